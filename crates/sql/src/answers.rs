@@ -164,11 +164,11 @@ impl Answer {
         if is_set && !values.iter().any(Value::is_null) {
             let (set, has_null) = self.set.get_or_init(|| {
                 let whole = self.rows.iter().filter(|row| !row.iter().any(Value::is_null));
-                let set: HashSet<Vec<u8>> = whole.map(|row| encode::group(row)).collect();
+                let set: HashSet<Vec<u8>> = whole.map(|row| encode::identity(row)).collect();
                 let has_null = self.rows.iter().any(|row| row.iter().any(Value::is_null));
                 (set, has_null)
             });
-            let is_there = set.contains(&encode::group(values));
+            let is_there = set.contains(&encode::identity(values));
             if is_there || !has_null {
                 return Value::Bool(is_there != is_all);
             }

@@ -58,7 +58,8 @@ fn columns_of(table: &Table, names: &[String]) -> Result<Vec<usize>> {
     };
     let columns: Vec<usize> = names.iter().map(column).collect::<Result<_>>()?;
     for column in &columns {
-        refuse(matches!(table.columns[*column].of, Type::Numeric(_)), "a key of type numeric")?;
+        let of = table.columns[*column].of;
+        refuse(!encode::has_keys(of), &format!("a key of type {}", of.name()))?;
     }
     Ok(columns)
 }

@@ -55,6 +55,9 @@ pub(crate) mod code {
     pub(crate) const GROUPING_ERROR: &str = "42803";
     pub(crate) const DATATYPE_MISMATCH: &str = "42804";
     pub(crate) const CANNOT_COERCE: &str = "42846";
+    pub(crate) const INDETERMINATE_TYPE: &str = "42P18";
+    pub(crate) const WRONG_OBJECT_TYPE: &str = "42809";
+    pub(crate) const ARRAY_SUBSCRIPT: &str = "2202E";
     pub(crate) const UNDEFINED_FUNCTION: &str = "42883";
     pub(crate) const UNDEFINED_TABLE: &str = "42P01";
     pub(crate) const UNDEFINED_PARAMETER: &str = "42P02";

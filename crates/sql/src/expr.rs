@@ -8,7 +8,7 @@ use crate::{
     functions::{BoundFunction, Context},
     sequences::SequenceSlot,
     system,
-    types::{Type, Value, numeric::Numeric, out_of_range},
+    types::{Type, Value, array::Array, numeric::Numeric, out_of_range},
 };
 
 /// An expression over the values of a row and the parameters of a statement.
@@ -53,6 +53,15 @@ pub(crate) enum Expr {
         outer: Vec<Expr>,
         asked: Asked,
     },
+    /// An operator: what it does with the values of its operands.
+    Apply(Act, Vec<Expr>),
+    /// An array of values, or of arrays that become its last dimensions.
+    Array {
+        values: Vec<Expr>,
+        is_nested: bool,
+    },
+    Subscript(Box<Expr>, Vec<Subscript>),
+    Quantified(Box<Quantified>),
 }
 
 /// The question to which the rows of a subquery are the answer.
@@ -69,6 +78,27 @@ pub(crate) enum Asked {
     },
     /// All values, as an array.
     Array,
+}
+
+/// Calculates the value of an operator from those of its operands.
+pub(crate) type Act = fn(&[Value]) -> Result<Value>;
+
+/// A place of an array, or the bounds of places.
+#[derive(Clone, Debug)]
+pub(crate) enum Subscript {
+    Place(Expr),
+    Slice(Option<Expr>, Option<Expr>),
+}
+
+/// A test of a value and each element of an array.
+#[derive(Clone, Debug)]
+pub(crate) struct Quantified {
+    pub(crate) value: Expr,
+    pub(crate) array: Expr,
+    /// The test: its columns are the value and the element.
+    pub(crate) test: Expr,
+    /// It must be true of all elements, else of one.
+    pub(crate) is_of_all: bool,
 }
 
 /// A call that names a sequence.
@@ -149,8 +179,24 @@ impl Expr {
             }
             Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => act(one),
             Self::Cast { value, .. } => act(value),
-            Self::And(all) | Self::Or(all) | Self::Call(_, all) | Self::Coalesce(all) => {
-                all.iter().for_each(act);
+            Self::And(all)
+            | Self::Or(all)
+            | Self::Call(_, all)
+            | Self::Coalesce(all)
+            | Self::Apply(_, all)
+            | Self::Array { values: all, .. } => all.iter().for_each(act),
+            Self::Subscript(array, subscripts) => {
+                act(array);
+                for subscript in subscripts {
+                    match subscript {
+                        Subscript::Place(place) => act(place),
+                        Subscript::Slice(from, to) => from.iter().chain(to).for_each(&mut *act),
+                    }
+                }
+            }
+            Self::Quantified(quantified) => {
+                act(&quantified.value);
+                act(&quantified.array);
             }
             Self::Compare(_, one, other)
             | Self::Arithmetic(_, _, one, other)
@@ -194,8 +240,24 @@ impl Expr {
             }
             Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => act(one),
             Self::Cast { value, .. } => act(value),
-            Self::And(all) | Self::Or(all) | Self::Call(_, all) | Self::Coalesce(all) => {
-                all.iter_mut().for_each(act);
+            Self::And(all)
+            | Self::Or(all)
+            | Self::Call(_, all)
+            | Self::Coalesce(all)
+            | Self::Apply(_, all)
+            | Self::Array { values: all, .. } => all.iter_mut().for_each(act),
+            Self::Subscript(array, subscripts) => {
+                act(array);
+                for subscript in subscripts {
+                    match subscript {
+                        Subscript::Place(place) => act(place),
+                        Subscript::Slice(from, to) => from.iter_mut().chain(to).for_each(&mut *act),
+                    }
+                }
+            }
+            Self::Quantified(quantified) => {
+                act(&mut quantified.value);
+                act(&mut quantified.array);
             }
             Self::Compare(_, one, other)
             | Self::Arithmetic(_, _, one, other)
@@ -296,15 +358,17 @@ impl Expr {
             Self::Cast { value, from, to, .. } if from.is_reg() || to.is_reg() => {
                 system::cast(value.evaluate(inputs)?, *from, *to, inputs.context)?
             }
+            Self::Cast { value, from, to, .. } if is_array_of_reg(*from) || is_array_of_reg(*to) => {
+                cast_names(value.evaluate(inputs)?, *from, *to, inputs.context)?
+            }
             Self::Cast { value, from, to, is_explicit } => {
                 value.evaluate(inputs)?.cast(*from, *to, *is_explicit)?
             }
             Self::Like { value, pattern, ignores_case } => {
                 match (value.evaluate(inputs)?, pattern.evaluate(inputs)?) {
-                    (Value::Text(text), Value::Text(pattern)) if *ignores_case => {
-                        Value::Bool(is_like(&text.to_lowercase(), &pattern.to_lowercase())?)
+                    (Value::Text(text), Value::Text(pattern)) => {
+                        Value::Bool(is_like(&text, &pattern, *ignores_case)?)
                     }
-                    (Value::Text(text), Value::Text(pattern)) => Value::Bool(is_like(&text, &pattern)?),
                     _ => Value::Null,
                 }
             }
@@ -358,6 +422,18 @@ impl Expr {
                     }
                 }
             }
+            Self::Apply(act, operands) => {
+                let values: Vec<Value> =
+                    operands.iter().map(|operand| operand.evaluate(inputs)).collect::<Result<_>>()?;
+                act(&values)?
+            }
+            Self::Array { values, is_nested } => {
+                let values: Vec<Value> =
+                    values.iter().map(|value| value.evaluate(inputs)).collect::<Result<_>>()?;
+                Value::Array(Box::new(if *is_nested { Array::nested(values)? } else { values.into() }))
+            }
+            Self::Subscript(array, subscripts) => subscript(array, subscripts, inputs)?,
+            Self::Quantified(quantified) => quantified.evaluate(inputs)?,
             Self::Call(function, arguments) => {
                 let values: Vec<Value> =
                     arguments.iter().map(|argument| argument.evaluate(inputs)).collect::<Result<_>>()?;
@@ -365,6 +441,81 @@ impl Expr {
             }
         })
     }
+}
+
+impl Quantified {
+    fn evaluate(&self, inputs: Inputs<'_>) -> Result<Value> {
+        let (value, array) = (self.value.evaluate(inputs)?, self.array.evaluate(inputs)?);
+        let Value::Array(array) = array else { return Ok(Value::Null) };
+        let mut row = [value, Value::Null];
+        let mut has_null = false;
+        for element in array.values {
+            row[1] = element;
+            match self.test.evaluate(Inputs { row: &row, ..inputs })? {
+                Value::Bool(is_true) if is_true != self.is_of_all => return Ok(Value::Bool(is_true)),
+                Value::Bool(_) => {}
+                _ => has_null = true,
+            }
+        }
+        Ok(if has_null { Value::Null } else { Value::Bool(self.is_of_all) })
+    }
+}
+
+/// Returns an element or a part of an array.
+fn subscript(array: &Expr, subscripts: &[Subscript], inputs: Inputs<'_>) -> Result<Value> {
+    let Value::Array(array) = array.evaluate(inputs)? else { return Ok(Value::Null) };
+    let is_slice = subscripts.iter().any(|subscript| matches!(subscript, Subscript::Slice(..)));
+    // The first and last place in each dimension.
+    let mut bounds = Vec::with_capacity(subscripts.len());
+    let place = |expr: &Expr| -> Result<Option<i64>> {
+        Ok(match expr.evaluate(inputs)? {
+            Value::Int(place) => Some(place),
+            _ => None,
+        })
+    };
+    for (at, subscript) in subscripts.iter().enumerate() {
+        let (first, last) = array.bounds(at);
+        let bound = match subscript {
+            Subscript::Place(expr) if is_slice => (Some(1), place(expr)?),
+            Subscript::Place(expr) => {
+                let place = place(expr)?;
+                (place, place)
+            }
+            Subscript::Slice(from, to) => {
+                (from.as_ref().map_or(Ok(Some(first)), place)?, to.as_ref().map_or(Ok(Some(last)), place)?)
+            }
+        };
+        let (Some(first), Some(last)) = bound else { return Ok(Value::Null) };
+        bounds.push((first, last));
+    }
+    Ok(match is_slice {
+        true => Value::Array(Box::new(array.slice(&bounds))),
+        false => array.element(&bounds).cloned().unwrap_or(Value::Null),
+    })
+}
+
+fn is_array_of_reg(of: Type) -> bool {
+    of.element().is_some_and(Type::is_reg)
+}
+
+/// Converts arrays to or from those whose elements are shown as names.
+fn cast_names(value: Value, from: Type, to: Type, context: &Context) -> Result<Value> {
+    let (value, from) = match value {
+        Value::Text(text) => {
+            (crate::types::text::parse(&text, Type::Array(&Type::Text))?, Type::Array(&Type::Text))
+        }
+        value => (value, from),
+    };
+    let Value::Array(mut array) = value else { return Ok(Value::Null) };
+    let one = from.element().unwrap_or(Type::Text);
+    let other = to.element().unwrap_or(Type::Text);
+    for value in &mut array.values {
+        *value = system::cast(std::mem::replace(value, Value::Null), one, other, context)?;
+    }
+    Ok(match to.element() {
+        Some(_) => Value::Array(array),
+        None => Value::Text(array.print(Type::Array(&Type::Text))),
+    })
 }
 
 /// Returns the conjunction, or the disjunction if one that is `deciding` decides.
@@ -426,7 +577,10 @@ fn calculate(operation: Operation, of: Type, one: Value, other: Value) -> Result
 }
 
 /// Returns whether a text matches a pattern of LIKE.
-fn is_like(text: &str, pattern: &str) -> Result<bool> {
+pub(crate) fn is_like(text: &str, pattern: &str, ignores_case: bool) -> Result<bool> {
+    if ignores_case {
+        return is_like(&text.to_lowercase(), &pattern.to_lowercase(), false);
+    }
     enum Part {
         One(char),
         Any,

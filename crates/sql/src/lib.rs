@@ -28,6 +28,7 @@ mod error;
 mod exec;
 mod expr;
 mod functions;
+mod operators;
 mod parse;
 mod roles;
 mod sequences;

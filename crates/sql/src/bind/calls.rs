@@ -159,6 +159,13 @@ impl Scope<'_> {
                 (Expr::Coalesce(all), of)
             }
             "current_timestamp" => self.call("now", arguments)?,
+            "date_part" if arguments.len() == 2 => {
+                let mut arguments = arguments.into_iter();
+                let (Some(part), Some(value)) = (arguments.next(), arguments.next()) else {
+                    return Err(SqlError::unsupported("this call of date_part"));
+                };
+                self.part(name, part, value, false)?
+            }
             "localtimestamp" => to(self.call("now", arguments)?, Type::Timestamp),
             "current_date" => to(self.call("now", arguments)?, Type::Date),
             "user" | "current_role" => self.call("current_user", arguments)?,

@@ -281,7 +281,7 @@ impl From {
             };
             let (one, other) = (find(left, right, "left")?, find(right, self.columns.len(), "right")?);
             let scope = self.scope(left, around);
-            let (one_value, other_value, of) = scope.pair_of(
+            let (one_value, other_value, of) = scope.paired(
                 (self.columns[one].value.clone(), self.columns[one].of),
                 (self.columns[other].value.clone(), self.columns[other].of),
                 "=",

@@ -3,6 +3,7 @@
 pub(crate) mod aggregates;
 mod calls;
 pub(crate) mod from;
+pub(crate) mod operators;
 pub(crate) mod paths;
 pub(crate) mod query;
 pub(crate) mod select;
@@ -136,12 +137,7 @@ impl Parameters {
             types.resize(number + 1, Type::Unknown);
         }
         if types[number] == Type::Unknown {
-            types[number] = match wanted {
-                Type::Varchar(_) => Type::Varchar(None),
-                Type::Char(_) => Type::Char(u32::MAX),
-                Type::Numeric(_) => Type::Numeric(None),
-                other => other,
-            };
+            types[number] = wanted.without_limits();
         }
         types[number]
     }
@@ -180,13 +176,7 @@ pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit
 /// Converts an expression to the type of a column, as an assignment does.
 pub(crate) fn assign(typed: Typed, to: Type, name: &str, on: &Parameters) -> Result<Expr> {
     let from = typed.1;
-    let is_number = |of: Type| of.is_number();
-    let is_moment = |of: Type| matches!(of, Type::Date | Type::Timestamp | Type::TimestampTz);
-    let fits = from == to
-        || from == Type::Unknown
-        || to.is_text()
-        || is_number(from) && is_number(to)
-        || is_moment(from) && is_moment(to);
+    let fits = from.is_assignable_to(to);
     if !fits {
         let (to, from) = (to.name(), from.name());
         let message = format!("column \"{name}\" is of type {to} but expression is of type {from}");
@@ -231,14 +221,21 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
         D::Bytea => Type::Bytea,
         D::Uuid => Type::Uuid,
         D::Date => Type::Date,
+        D::Interval { fields: None, precision: None } => Type::Interval,
+        D::Time(None, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => Type::TimeOfDay,
+        D::Time(None, ast::TimezoneInfo::Tz | ast::TimezoneInfo::WithTimeZone) => Type::TimeTz,
         D::Timestamp(None, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => Type::Timestamp,
         D::Timestamp(None, ast::TimezoneInfo::Tz | ast::TimezoneInfo::WithTimeZone) => Type::TimestampTz,
         D::Regclass => Type::Regclass,
         D::JSON => Type::Json,
         D::JSONB => Type::Jsonb,
         D::Array(ast::ArrayElemTypeDef::SquareBracket(element, _)) => {
-            let element = type_of(element)?;
-            element.array().ok_or_else(|| SqlError::unsupported(format!("the type {of}")))?
+            match type_of(element)? {
+                // All arrays of one element are of one type.
+                array @ Type::Array(_) => array,
+                element => (element.array().filter(|array| array.element() == Some(element)))
+                    .ok_or_else(|| SqlError::unsupported(format!("the type {of}")))?,
+            }
         }
         D::Custom(name, modifiers) if modifiers.is_empty() => {
             let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident().map(folded)).collect();
@@ -276,6 +273,9 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
                 "date" => Type::Date,
                 "timestamp" => Type::Timestamp,
                 "timestamptz" => Type::TimestampTz,
+                "time" => Type::TimeOfDay,
+                "timetz" => Type::TimeTz,
+                "interval" => Type::Interval,
                 _ => return Err(SqlError::unsupported(format!("the type {of}"))),
             }
         }
@@ -386,13 +386,23 @@ impl Scope<'_> {
                 let (inner, of) = self.bind(inner)?;
                 match of.is_number() {
                     true => (Expr::Negative(of, inner.boxed()), of),
-                    false => return Err(no_operator(&format!("- {}", of.name()))),
+                    false => self.prefixed("-", (inner, of))?,
                 }
             }
+            E::UnaryOp {
+                op:
+                    op @ (UnaryOperator::BitwiseNot
+                    | UnaryOperator::PGAbs
+                    | UnaryOperator::PGSquareRoot
+                    | UnaryOperator::PGCubeRoot),
+                expr,
+            } => self.prefixed(&op.to_string(), self.bind(expr)?)?,
             E::UnaryOp { op: UnaryOperator::Plus, expr } => self.bind(expr)?,
             E::UnaryOp { op: UnaryOperator::Not, expr } => {
                 (Expr::Not(self.condition(expr, "NOT")?.boxed()), Type::Bool)
             }
+            E::IsNull(inner) if operators::row_of(inner).is_some() => self.is_null(inner, true)?,
+            E::IsNotNull(inner) if operators::row_of(inner).is_some() => self.is_null(inner, false)?,
             E::IsNull(inner) => (Expr::IsNull(self.bind(inner)?.0.boxed()), Type::Bool),
             E::IsNotNull(inner) => (Expr::Not(Expr::IsNull(self.bind(inner)?.0.boxed()).boxed()), Type::Bool),
             E::IsTrue(inner) => (Expr::Is(self.condition(inner, "IS TRUE")?.boxed(), true), Type::Bool),
@@ -422,6 +432,11 @@ impl Scope<'_> {
                 (if *negated { Expr::Not(both.boxed()) } else { both }, Type::Bool)
             }
             E::In { expr, target: ast::InTarget::List(list), negated, global: false } => {
+                if operators::row_of(expr).is_some() {
+                    let equal = |one: &ast::Expr| Ok(self.binary(expr, &BinaryOperator::Eq, one)?.0);
+                    let found = Expr::Or(list.iter().map(equal).collect::<Result<_>>()?);
+                    return Ok((if *negated { Expr::Not(found.boxed()) } else { found }, Type::Bool));
+                }
                 let mut typed = vec![self.bind(expr)?];
                 for one in list {
                     typed.push(self.bind(one)?);
@@ -431,13 +446,25 @@ impl Scope<'_> {
                 let found = Expr::In(value.boxed(), all);
                 (if *negated { Expr::Not(found.boxed()) } else { found }, Type::Bool)
             }
-            E::Like { negated, any: false, expr, pattern, escape_char: None } => {
-                self.like(expr, pattern, *negated, false)?
+            E::Like { negated, any: false, expr, pattern, escape_char } => {
+                self.like(expr, pattern, escape_char.as_deref(), *negated, false)?
             }
-            E::ILike { negated, any: false, expr, pattern, escape_char: None } => {
-                self.like(expr, pattern, *negated, true)?
+            E::ILike { negated, any: false, expr, pattern, escape_char } => {
+                self.like(expr, pattern, escape_char.as_deref(), *negated, true)?
+            }
+            E::SimilarTo { negated, expr, pattern, escape_char } => {
+                self.similar(expr, pattern, escape_char.as_deref(), *negated)?
+            }
+            E::Collate { expr, collation } => self.collated(expr, collation)?,
+            E::Interval(interval) => operators::interval(interval)?,
+            E::AtTimeZone { timestamp, time_zone } => self.at_zone(timestamp, time_zone)?,
+            E::Extract { field, expr, .. } => {
+                let field = (Expr::Value(Value::Text(field.to_string())), Type::Text);
+                self.part("extract", field, self.bind(expr)?, true)?
             }
             E::BinaryOp { left, op, right } => self.binary(left, op, right)?,
+            E::Array(array) => self.array(&array.elem, None)?,
+            E::CompoundFieldAccess { root, access_chain } => self.subscripted(root, access_chain)?,
             E::Cast {
                 kind: ast::CastKind::Cast | ast::CastKind::DoubleColon,
                 expr,
@@ -445,6 +472,9 @@ impl Scope<'_> {
                 format: None,
             } => {
                 let of = type_of(data_type)?;
+                if let (E::Array(array), Some(element)) = (&**expr, of.element()) {
+                    return self.array(&array.elem, Some(element));
+                }
                 (coerce(self.bind(expr)?, of, self.parameters, true)?, of)
             }
             E::Case { operand, conditions, else_result, .. } => {
@@ -462,6 +492,8 @@ impl Scope<'_> {
             E::AllOp { left, compare_op, right } if let Some(query) = subqueries::of(right) => {
                 self.compared(left, compare_op, query, true)?
             }
+            E::AnyOp { left, compare_op, right, .. } => self.quantified(left, compare_op, right, false)?,
+            E::AllOp { left, compare_op, right } => self.quantified(left, compare_op, right, true)?,
             other => self.special_call(other)?,
         })
     }
@@ -507,91 +539,6 @@ impl Scope<'_> {
         }
         let unified = all.into_iter().map(|typed| coerce(typed, common, self.parameters, false));
         Ok((unified.collect::<Result<_>>()?, common))
-    }
-
-    /// Binds two sides of an operator that must have one type.
-    fn pair(&self, one: &ast::Expr, other: &ast::Expr, operator: &str) -> Result<(Expr, Expr, Type)> {
-        self.pair_of(self.bind(one)?, self.bind(other)?, operator)
-    }
-
-    fn pair_of(&self, one: Typed, other: Typed, operator: &str) -> Result<(Expr, Expr, Type)> {
-        let Some(mut common) = one.1.common(other.1) else {
-            return Err(no_operator(&format!("{} {operator} {}", one.1.name(), other.1.name())));
-        };
-        if common == Type::Unknown {
-            common = Type::Text;
-        }
-        let one = coerce(one, common, self.parameters, false)?;
-        Ok((one, coerce(other, common, self.parameters, false)?, common))
-    }
-
-    fn like(
-        &self,
-        value: &ast::Expr,
-        pattern: &ast::Expr,
-        negated: bool,
-        ignores_case: bool,
-    ) -> Result<Typed> {
-        let text = |typed: Typed| match typed.1.is_text() || typed.1 == Type::Unknown {
-            true => coerce(typed, Type::Text, self.parameters, false),
-            false => Err(no_operator(&format!("{} ~~ text", typed.1.name()))),
-        };
-        let (value, pattern) = (text(self.bind(value)?)?, text(self.bind(pattern)?)?);
-        let like = Expr::Like { value: value.boxed(), pattern: pattern.boxed(), ignores_case };
-        Ok((if negated { Expr::Not(like.boxed()) } else { like }, Type::Bool))
-    }
-
-    fn binary(&self, left: &ast::Expr, op: &BinaryOperator, right: &ast::Expr) -> Result<Typed> {
-        let comparison = |comparison| -> Result<Typed> {
-            let (one, other, _) = self.pair(left, right, &op.to_string())?;
-            Ok((Expr::Compare(comparison, one.boxed(), other.boxed()), Type::Bool))
-        };
-        let arithmetic = |operation| -> Result<Typed> {
-            let none = |one: Type, other: Type| no_operator(&format!("{} {op} {}", one.name(), other.name()));
-            let (one, other) = (self.bind(left)?, self.bind(right)?);
-            let (one_type, other_type) = (one.1, other.1);
-            let common = one_type.common(other_type).ok_or_else(|| none(one_type, other_type))?;
-            // A literal is read as the type of the other side.
-            let common = if common == Type::Unknown { Type::Float8 } else { common };
-            if !common.is_number() {
-                return Err(none(one_type, other_type));
-            }
-            let one = coerce(one, common, self.parameters, false)?;
-            let other = coerce(other, common, self.parameters, false)?;
-            Ok((Expr::Arithmetic(operation, common, one.boxed(), other.boxed()), common))
-        };
-        match op {
-            BinaryOperator::And => {
-                let both = vec![self.condition(left, "AND")?, self.condition(right, "AND")?];
-                Ok((Expr::And(both), Type::Bool))
-            }
-            BinaryOperator::Or => {
-                let both = vec![self.condition(left, "OR")?, self.condition(right, "OR")?];
-                Ok((Expr::Or(both), Type::Bool))
-            }
-            BinaryOperator::Eq => comparison(Comparison::Equal),
-            BinaryOperator::NotEq => comparison(Comparison::NotEqual),
-            BinaryOperator::Lt => comparison(Comparison::Less),
-            BinaryOperator::LtEq => comparison(Comparison::LessOrEqual),
-            BinaryOperator::Gt => comparison(Comparison::Greater),
-            BinaryOperator::GtEq => comparison(Comparison::GreaterOrEqual),
-            BinaryOperator::Plus => arithmetic(Operation::Add),
-            BinaryOperator::Minus => arithmetic(Operation::Subtract),
-            BinaryOperator::Multiply => arithmetic(Operation::Multiply),
-            BinaryOperator::Divide => arithmetic(Operation::Divide),
-            BinaryOperator::Modulo => arithmetic(Operation::Modulo),
-            BinaryOperator::StringConcat => {
-                let (one, other) = (self.bind(left)?, self.bind(right)?);
-                let may_be_text = |of: Type| of.is_text() || of == Type::Unknown;
-                if !may_be_text(one.1) && !may_be_text(other.1) {
-                    return Err(no_operator(&format!("{} || {}", one.1.name(), other.1.name())));
-                }
-                let one = coerce(one, Type::Text, self.parameters, false)?;
-                let other = coerce(other, Type::Text, self.parameters, false)?;
-                Ok((Expr::Concat(one.boxed(), other.boxed()), Type::Text))
-            }
-            other => Err(SqlError::unsupported(format!("the operator {other}"))),
-        }
     }
 
     fn case(
@@ -673,8 +620,4 @@ fn named_relation(text: &str) -> String {
         Some(quoted) => quoted.to_owned(),
         None => name.to_ascii_lowercase(),
     }
-}
-
-fn no_operator(what: &str) -> SqlError {
-    SqlError::new(code::UNDEFINED_FUNCTION, format!("operator does not exist: {what}"))
 }

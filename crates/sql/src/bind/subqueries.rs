@@ -5,7 +5,8 @@ use std::rc::Rc;
 use sqlparser::ast::{self, BinaryOperator};
 
 use super::{
-    Scope, Typed, coerce, no_operator,
+    Scope, Typed, coerce,
+    operators::no_operator,
     query::{self, Body, Query},
 };
 use crate::{

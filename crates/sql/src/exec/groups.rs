@@ -83,7 +83,7 @@ impl Accumulated {
         if is_null && !takes_null {
             return Ok(0);
         }
-        if aggregate.is_distinct && !self.seen.insert(encode::group(&values[..1])) {
+        if aggregate.is_distinct && !self.seen.insert(encode::identity(&values[..1])) {
             return Ok(0);
         }
         let keeps = aggregate.kind == AggregateKind::Array || !aggregate.order.is_empty();
@@ -314,7 +314,7 @@ pub(super) async fn grouped(
 }
 
 fn key_of(set: usize, by: &[Value]) -> Vec<u8> {
-    let mut key = encode::group(by);
+    let mut key = encode::identity(by);
     key.extend((set as u32).to_le_bytes());
     key
 }

@@ -194,7 +194,7 @@ impl Collected<'_> {
         let count = made.len();
         for row in made {
             if let Some(seen) = &mut self.seen {
-                let key = encode::group(&row.row);
+                let key = encode::identity(&row.row);
                 let bytes = size_of::<Vec<u8>>() + key.len();
                 if !seen.insert(key) {
                     continue;
@@ -272,7 +272,7 @@ fn first_of_each(run: &mut Run<'_>, rows: Rows, keys: usize) -> Result<Rows> {
     for row in rows {
         let mut row = row?;
         let key = row.split_off(row.len() - keys);
-        if seen.insert(encode::group(&key)) {
+        if seen.insert(encode::identity(&key)) {
             run.keep(&row)?;
             first.push(row);
         }

@@ -67,7 +67,7 @@ pub(super) async fn shared(run: &mut Run<'_>, shared: &Rc<Shared>) -> Result<Kep
     if let Some((next, is_all)) = &shared.recursive {
         let mut seen = HashSet::new();
         if !is_all {
-            all.retain(|row| seen.insert(encode::group(row)));
+            all.retain(|row| seen.insert(encode::identity(row)));
         }
         let mut newest = all.clone();
         while !newest.is_empty() {
@@ -77,7 +77,7 @@ pub(super) async fn shared(run: &mut Run<'_>, shared: &Rc<Shared>) -> Result<Kep
             // What was asked about the rows before is asked again.
             answers.forget();
             if !is_all {
-                newest.retain(|row| seen.insert(encode::group(row)));
+                newest.retain(|row| seen.insert(encode::identity(row)));
             }
             all.extend(newest.iter().cloned());
         }
@@ -111,16 +111,16 @@ async fn combined(run: &mut Run<'_>, set: &SetOperation) -> Result<Rows> {
         left.extend(right);
         if !set.is_all {
             let mut seen = HashSet::new();
-            left.retain(|row| seen.insert(encode::group(row)));
+            left.retain(|row| seen.insert(encode::identity(row)));
         }
         return Ok(left.into());
     }
     let is_intersection = matches!(set.operator, SetOperator::Intersect);
     let mut counts: HashMap<Vec<u8>, usize> = HashMap::new();
-    right.iter().for_each(|row| *counts.entry(encode::group(row)).or_default() += 1);
+    right.iter().for_each(|row| *counts.entry(encode::identity(row)).or_default() += 1);
     let mut seen = HashSet::new();
     left.retain(|row| {
-        let key = encode::group(row);
+        let key = encode::identity(row);
         if !set.is_all {
             return counts.contains_key(&key) == is_intersection && seen.insert(key);
         }

@@ -271,7 +271,7 @@ async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Ke
         for (at, (_, row)) in rows.iter().enumerate() {
             let values = run.complete(&mut |run| values_of(&of_own, run.inputs(row))).await?;
             if !values.iter().any(Value::is_null) {
-                by.entry(encode::group(&values)).or_default().push(at);
+                by.entry(encode::identity(&values)).or_default().push(at);
             }
         }
         hashed = Some((of_before, by));
@@ -337,7 +337,7 @@ pub(crate) async fn joined(
                     None => None,
                     Some((of_before, by)) => {
                         let values = run.complete(&mut |run| values_of(of_before, run.inputs(row))).await?;
-                        let key = (!values.iter().any(Value::is_null)).then(|| encode::group(&values));
+                        let key = (!values.iter().any(Value::is_null)).then(|| encode::identity(&values));
                         Some(key.and_then(|key| by.get(&key)).map_or(&[][..], Vec::as_slice))
                     }
                 };

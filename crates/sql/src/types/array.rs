@@ -1,8 +1,12 @@
-//! Arrays: their values, and as text.
+//! Arrays: their values, their operators, and as text.
 
 use std::cmp::Ordering;
 
 use super::{Type, Value, text};
+use crate::error::{Result, SqlError, code};
+
+/// The most dimensions of an array.
+pub(crate) const MOST_DIMENSIONS: usize = 6;
 
 /// The values of an array, in the order of its last dimension first.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -20,6 +24,84 @@ impl From<Vec<Value>> for Array {
 }
 
 impl Array {
+    /// Returns the array of arrays, which must have equal dimensions.
+    pub(crate) fn nested(parts: Vec<Value>) -> Result<Self> {
+        let mismatch = || {
+            let message = "multidimensional arrays must have array expressions with matching dimensions";
+            SqlError::new(code::ARRAY_SUBSCRIPT, message)
+        };
+        let count = parts.len();
+        let mut inner: Option<Vec<(usize, i32)>> = None;
+        let mut values = Vec::new();
+        for part in parts {
+            let part = match part {
+                Value::Array(part) => *part,
+                _ => Self::default(),
+            };
+            if inner.get_or_insert_with(|| part.dimensions.clone()) != &part.dimensions {
+                return Err(mismatch());
+            }
+            values.extend(part.values);
+        }
+        let inner = inner.filter(|inner| !inner.is_empty());
+        let Some(inner) = inner else { return Ok(Self::default()) };
+        if inner.len() >= MOST_DIMENSIONS {
+            return Err(too_many_dimensions());
+        }
+        let mut dimensions = vec![(count, 1)];
+        dimensions.extend(inner);
+        Ok(Self { dimensions, values })
+    }
+
+    /// Returns the first and the last place of a dimension.
+    pub(crate) fn bounds(&self, dimension: usize) -> (i64, i64) {
+        let (count, first) = self.dimensions.get(dimension).copied().unwrap_or((0, 1));
+        (first.into(), i64::from(first) + count as i64 - 1)
+    }
+
+    /// Returns the element at a place, of which there are first and last place of each dimension.
+    pub(crate) fn element(&self, places: &[(i64, i64)]) -> Option<&Value> {
+        if places.len() != self.dimensions.len() {
+            return None;
+        }
+        let mut at = 0;
+        for ((place, _), (count, first)) in places.iter().zip(&self.dimensions) {
+            let of_dimension = usize::try_from(place - i64::from(*first)).ok().filter(|at| at < count)?;
+            at = at * count + of_dimension;
+        }
+        self.values.get(at)
+    }
+
+    /// Returns the part between the first and the last place of each dimension.
+    pub(crate) fn slice(&self, places: &[(i64, i64)]) -> Self {
+        if places.len() > self.dimensions.len() || self.dimensions.is_empty() {
+            return Self::default();
+        }
+        let mut dimensions = Vec::with_capacity(self.dimensions.len());
+        // For each dimension: the places from 0 on, and the number of values of one place.
+        let mut ranges = Vec::with_capacity(self.dimensions.len());
+        let mut size = self.values.len();
+        for (at, (count, first)) in self.dimensions.iter().enumerate() {
+            let whole = self.bounds(at);
+            let (from, to) = places.get(at).copied().unwrap_or(whole);
+            let (from, to) = (from.max(whole.0), to.min(whole.1));
+            if from > to {
+                return Self::default();
+            }
+            size /= count;
+            let from = (from - i64::from(*first)) as usize;
+            let to = (to - i64::from(*first)) as usize;
+            dimensions.push((to - from + 1, 1));
+            ranges.push((from..=to, size));
+        }
+        let mut starts = vec![0];
+        for (range, size) in ranges {
+            starts = starts.iter().flat_map(|start| range.clone().map(move |at| start + at * size)).collect();
+        }
+        let values = starts.into_iter().filter_map(|at| self.values.get(at).cloned()).collect();
+        Self { dimensions, values }
+    }
+
     /// Compares the values, then the dimensions.
     pub(crate) fn compare(&self, other: &Self) -> Ordering {
         let pairs = self.values.iter().zip(&other.values);
@@ -74,6 +156,372 @@ impl Array {
         }
         into.push('}');
     }
+}
+
+fn too_many_dimensions() -> SqlError {
+    let message = format!("number of array dimensions exceeds the maximum allowed ({MOST_DIMENSIONS})");
+    SqlError::new(code::PROGRAM_LIMIT, message)
+}
+
+/// Reads an array from its text.
+pub(crate) fn parse(text: &str, of: Type) -> Result<Array> {
+    let element = of.element().unwrap_or(Type::Text);
+    if matches!(of, Type::Int2Vector | Type::OidVector) {
+        let values: Vec<Value> =
+            text.split_whitespace().map(|word| text::parse(word, element)).collect::<Result<_>>()?;
+        return Ok(Array { dimensions: vec![(values.len(), 0)], values });
+    }
+    let mut reader = ArrayReader {
+        text,
+        rest: text.trim_start(),
+        element,
+        counts: Vec::new(),
+        leaf: None,
+        values: Vec::new(),
+    };
+    let bounds = reader.bounds()?;
+    if !reader.take('{') {
+        return Err(reader.malformed());
+    }
+    reader.level(0)?;
+    if !reader.rest.trim_start().is_empty() {
+        return Err(reader.malformed());
+    }
+    let ArrayReader { counts, values, .. } = reader;
+    let counts: Vec<usize> = counts.into_iter().map(Option::unwrap_or_default).collect();
+    let dimensions = match bounds {
+        Some(bounds) => {
+            let given: Vec<usize> = bounds.iter().map(|(count, _)| *count).collect();
+            if given != counts {
+                return Err(malformed(text));
+            }
+            bounds
+        }
+        None => counts.into_iter().map(|count| (count, 1)).collect(),
+    };
+    match values.is_empty() {
+        true => Ok(Array::default()),
+        false => Ok(Array { dimensions, values }),
+    }
+}
+
+fn malformed(text: &str) -> SqlError {
+    SqlError::new(code::INVALID_TEXT, format!("malformed array literal: \"{text}\""))
+}
+
+/// The state of reading the text of an array.
+struct ArrayReader<'a> {
+    text: &'a str,
+    rest: &'a str,
+    element: Type,
+    /// The values of each dimension, which the first of its parts tells.
+    counts: Vec<Option<usize>>,
+    /// The level of the elements.
+    leaf: Option<usize>,
+    values: Vec<Value>,
+}
+
+impl ArrayReader<'_> {
+    fn malformed(&self) -> SqlError {
+        malformed(self.text)
+    }
+
+    fn take(&mut self, char: char) -> bool {
+        let rest = self.rest.trim_start();
+        let found = rest.strip_prefix(char);
+        self.rest = found.unwrap_or(rest);
+        found.is_some()
+    }
+
+    /// Reads the bounds before an array.
+    fn bounds(&mut self) -> Result<Option<Vec<(usize, i32)>>> {
+        let mut bounds = Vec::new();
+        while self.take('[') {
+            let (inner, rest) = self.rest.split_once(']').ok_or_else(|| self.malformed())?;
+            let (first, last) = inner.split_once(':').unwrap_or(("1", inner));
+            let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse::<i32>()) else {
+                return Err(self.malformed());
+            };
+            let count = i64::from(last) - i64::from(first) + 1;
+            if count < 0 {
+                let message = "upper bound cannot be less than lower bound";
+                return Err(SqlError::new(code::ARRAY_SUBSCRIPT, message));
+            }
+            if last == i32::MAX {
+                return Err(SqlError::new(code::PROGRAM_LIMIT, "array upper bound is too large"));
+            }
+            if bounds.len() == MOST_DIMENSIONS {
+                return Err(too_many_dimensions());
+            }
+            bounds.push((count as usize, first));
+            self.rest = rest;
+        }
+        match bounds.is_empty() {
+            true => Ok(None),
+            false if self.take('=') => Ok(Some(bounds)),
+            false => Err(self.malformed()),
+        }
+    }
+
+    /// Reads the values of a level behind its brace.
+    fn level(&mut self, level: usize) -> Result<()> {
+        if level == MOST_DIMENSIONS {
+            return Err(too_many_dimensions());
+        }
+        if self.counts.len() == level {
+            self.counts.push(None);
+        }
+        let mut count = 0;
+        while !self.take('}') {
+            if count > 0 && !self.take(',') {
+                return Err(self.malformed());
+            }
+            if self.take('{') {
+                if self.leaf.is_some_and(|leaf| leaf <= level) {
+                    return Err(self.malformed());
+                }
+                self.level(level + 1)?;
+            } else {
+                if *self.leaf.get_or_insert(level) != level || self.counts.len() > level + 1 {
+                    return Err(self.malformed());
+                }
+                let value = self.value()?;
+                self.values.push(value);
+            }
+            count += 1;
+        }
+        match self.counts[level].replace(count) {
+            Some(before) if before != count => Err(self.malformed()),
+            _ => Ok(()),
+        }
+    }
+
+    fn value(&mut self) -> Result<Value> {
+        let mut content = String::new();
+        let mut chars = self.rest.trim_start().char_indices();
+        let rest = chars.as_str();
+        let malformed = || malformed(self.text);
+        if rest.starts_with('"') {
+            chars.next();
+            loop {
+                match chars.next().ok_or_else(malformed)?.1 {
+                    '"' => break,
+                    '\\' => content.push(chars.next().ok_or_else(malformed)?.1),
+                    char => content.push(char),
+                }
+            }
+            self.rest = chars.as_str();
+            return text::parse(&content, self.element);
+        }
+        // The end of what is not white space, or had a backslash before it.
+        let (mut end, mut is_escaped) = (0, false);
+        loop {
+            let behind = chars.as_str();
+            match chars.next().ok_or_else(malformed)?.1 {
+                ',' | '}' => {
+                    self.rest = behind;
+                    break;
+                }
+                '{' | '"' => return Err(malformed()),
+                '\\' => {
+                    content.push(chars.next().ok_or_else(malformed)?.1);
+                    is_escaped = true;
+                    end = content.len();
+                }
+                char => {
+                    content.push(char);
+                    end = if char.is_ascii_whitespace() { end } else { content.len() };
+                }
+            }
+        }
+        content.truncate(end);
+        match content.is_empty() {
+            true => Err(malformed()),
+            false if !is_escaped && content.eq_ignore_ascii_case("null") => Ok(Value::Null),
+            false => text::parse(&content, self.element),
+        }
+    }
+}
+
+/// Appends the binary form.
+pub(super) fn put_binary(into: &mut Vec<u8>, array: &Array, of: Type) {
+    let element = of.element().unwrap_or(Type::Text);
+    let has_null = array.values.iter().any(Value::is_null);
+    into.extend((array.dimensions.len() as i32).to_be_bytes());
+    into.extend(i32::from(has_null).to_be_bytes());
+    into.extend(element.oid().to_be_bytes());
+    for (count, first) in &array.dimensions {
+        into.extend((*count as i32).to_be_bytes());
+        into.extend(first.to_be_bytes());
+    }
+    for value in &array.values {
+        if value.is_null() {
+            into.extend((-1i32).to_be_bytes());
+            continue;
+        }
+        let start = into.len();
+        into.extend([0; 4]);
+        text::put_binary(into, value, element);
+        let length = (into.len() - start - 4) as i32;
+        into[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    }
+}
+
+/// Reads the binary form.
+pub(super) fn parse_binary(bytes: &[u8], of: Type) -> Result<Array> {
+    let element = of.element().unwrap_or(Type::Text);
+    let malformed = || {
+        SqlError::new(code::INVALID_BINARY, format!("incorrect binary data format for type {}", of.name()))
+    };
+    let mut rest = bytes;
+    let mut number = || {
+        let (four, more) = rest.split_first_chunk::<4>()?;
+        rest = more;
+        Some(i32::from_be_bytes(*four))
+    };
+    let count = number().and_then(|count| usize::try_from(count).ok()).ok_or_else(malformed)?;
+    let (flags, given) = (number().ok_or_else(malformed)?, number().ok_or_else(malformed)? as u32);
+    if count > MOST_DIMENSIONS {
+        return Err(too_many_dimensions());
+    }
+    if !matches!(flags, 0 | 1) {
+        return Err(malformed());
+    }
+    if given != element.oid() {
+        return Err(SqlError::new(
+            code::DATATYPE_MISMATCH,
+            "binary data has array element type of another type",
+        ));
+    }
+    let mut dimensions = Vec::with_capacity(count);
+    let mut all = 1usize;
+    for _ in 0..count {
+        let (count, first) = (number().ok_or_else(malformed)?, number().ok_or_else(malformed)?);
+        let count = usize::try_from(count).map_err(|_| malformed())?;
+        all = all.checked_mul(count).filter(|all| *all <= bytes.len()).ok_or_else(malformed)?;
+        first.checked_add(count as i32).ok_or_else(malformed)?;
+        dimensions.push((count, first));
+    }
+    let mut values = Vec::new();
+    if count > 0 {
+        for _ in 0..all {
+            let (four, more) = rest.split_first_chunk::<4>().ok_or_else(malformed)?;
+            rest = more;
+            match i32::from_be_bytes(*four) {
+                -1 => values.push(Value::Null),
+                length => {
+                    let length = usize::try_from(length).map_err(|_| malformed())?;
+                    let (value, more) = rest.split_at_checked(length).ok_or_else(malformed)?;
+                    rest = more;
+                    values.push(text::parse_binary(value, element)?);
+                }
+            }
+        }
+    }
+    match (rest.is_empty(), values.is_empty()) {
+        (false, _) => Err(malformed()),
+        (true, true) if !matches!(of, Type::Int2Vector | Type::OidVector) => Ok(Array::default()),
+        (true, _) => Ok(Array { dimensions, values }),
+    }
+}
+
+fn pair(values: &[Value]) -> Option<(&Array, &Array)> {
+    match values {
+        [Value::Array(one), Value::Array(other)] => Some((one, other)),
+        _ => None,
+    }
+}
+
+fn has(array: &Array, value: &Value) -> bool {
+    !value.is_null() && array.values.iter().any(|one| !one.is_null() && one.compare(value).is_eq())
+}
+
+/// Returns whether the first array has all elements of the second one.
+pub(crate) fn contains(values: &[Value]) -> Result<Value> {
+    let Some((one, other)) = pair(values) else { return Ok(Value::Null) };
+    Ok(Value::Bool(other.values.iter().all(|value| has(one, value))))
+}
+
+/// Returns whether the second array has all elements of the first one.
+pub(crate) fn is_contained(values: &[Value]) -> Result<Value> {
+    let Some((one, other)) = pair(values) else { return Ok(Value::Null) };
+    Ok(Value::Bool(one.values.iter().all(|value| has(other, value))))
+}
+
+/// Returns whether two arrays have an element in common.
+pub(crate) fn overlaps(values: &[Value]) -> Result<Value> {
+    let Some((one, other)) = pair(values) else { return Ok(Value::Null) };
+    Ok(Value::Bool(one.values.iter().any(|value| has(other, value))))
+}
+
+/// Returns one array behind the other one; NULL is none.
+pub(crate) fn concatenate(values: &[Value]) -> Result<Value> {
+    let Some((one, other)) = pair(values) else {
+        return Ok(values.iter().find(|value| !value.is_null()).cloned().unwrap_or(Value::Null));
+    };
+    let mismatch = || SqlError::new(code::ARRAY_SUBSCRIPT, "cannot concatenate incompatible arrays");
+    if one.dimensions.is_empty() || other.dimensions.is_empty() {
+        let whole = if one.dimensions.is_empty() { other } else { one };
+        return Ok(Value::Array(Box::new(whole.clone())));
+    }
+    let (left, right) = (&one.dimensions, &other.dimensions);
+    let dimensions = if left.len() == right.len() {
+        if left[1..] != right[1..] {
+            return Err(mismatch());
+        }
+        let mut dimensions = left.clone();
+        dimensions[0].0 += right[0].0;
+        dimensions
+    } else if left.len() == right.len() + 1 {
+        if left[1..] != right[..] {
+            return Err(mismatch());
+        }
+        let mut dimensions = left.clone();
+        dimensions[0].0 += 1;
+        dimensions
+    } else if left.len() + 1 == right.len() {
+        if left[..] != right[1..] {
+            return Err(mismatch());
+        }
+        let mut dimensions = right.clone();
+        dimensions[0].0 += 1;
+        dimensions
+    } else {
+        return Err(mismatch());
+    };
+    let values = one.values.iter().chain(&other.values).cloned().collect();
+    Ok(Value::Array(Box::new(Array { dimensions, values })))
+}
+
+fn with_element(array: &Value, element: &Value, is_last: bool) -> Result<Value> {
+    let mut array = match array {
+        Value::Array(array) => array.clone(),
+        _ => Box::default(),
+    };
+    match &mut array.dimensions[..] {
+        [] => array.dimensions.push((1, 1)),
+        [(count, first)] => {
+            let end = i32::try_from(*count).ok().and_then(|count| first.checked_add(count));
+            if end.is_none() {
+                return Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, "integer out of range"));
+            }
+            *count += 1;
+        }
+        _ => return Err(SqlError::new("22000", "argument must be empty or one-dimensional array")),
+    }
+    let at = if is_last { array.values.len() } else { 0 };
+    array.values.insert(at, element.clone());
+    Ok(Value::Array(array))
+}
+
+/// Returns an array with one more element at its end.
+pub(crate) fn append(values: &[Value]) -> Result<Value> {
+    with_element(&values[0], &values[1], true)
+}
+
+/// Returns an array with one more element at its begin.
+pub(crate) fn prepend(values: &[Value]) -> Result<Value> {
+    with_element(&values[1], &values[0], false)
 }
 
 /// Appends an element, in quotes if it needs them.

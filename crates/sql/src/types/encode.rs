@@ -3,7 +3,7 @@
 //! A row is one byte for each value, which tells its kind, and the value. A key is in the order of
 //! its values: a byte that tells NULL, which is last, and bytes whose order is that of the values.
 
-use super::{Interval, Type, Value, array::Array, numeric::Numeric};
+use super::{Interval, Type, Value, array::Array, json, numeric::Numeric};
 use crate::error::{Result, SqlError, code};
 
 const NULL: u8 = 0;
@@ -18,6 +18,7 @@ const DATE: u8 = 8;
 const TIME: u8 = 9;
 const INTERVAL: u8 = 10;
 const ARRAY: u8 = 11;
+const JSON: u8 = 12;
 
 /// Marks of a key: values are before NULL.
 const KEY_VALUE: u8 = 1;
@@ -44,6 +45,7 @@ pub(crate) fn row(values: &[Value]) -> Vec<u8> {
                 bytes.extend(digits.to_le_bytes());
             }
             Value::Text(text) => put_bytes(&mut bytes, TEXT, text.as_bytes()),
+            Value::Json(text) => put_bytes(&mut bytes, JSON, text.as_bytes()),
             Value::Bytes(content) => put_bytes(&mut bytes, BYTES, content),
             Value::Date(day) => {
                 bytes.push(DATE);
@@ -87,30 +89,6 @@ fn put_bytes(into: &mut Vec<u8>, kind: u8, content: &[u8]) {
     // A tree refuses rows that are longer.
     into.extend((content.len() as u32).to_le_bytes());
     into.extend(content);
-}
-
-/// Returns bytes that are the same for equal values of one type, and only for these.
-pub(crate) fn group(values: &[Value]) -> Vec<u8> {
-    fn plain(value: &Value) -> Value {
-        match value {
-            Value::Numeric(number) => Value::Numeric(number.trimmed()),
-            Value::Float(number) if *number == 0.0 => Value::Float(0.0),
-            Value::Float(number) if number.is_nan() => Value::Float(f64::NAN),
-            Value::Interval(span) => Value::Text(span.length().to_string()),
-            Value::Array(array) => {
-                let values = array.values.iter().map(plain).collect();
-                Value::Array(Box::new(Array { dimensions: array.dimensions.clone(), values }))
-            }
-            other => other.clone(),
-        }
-    }
-    let is_plain = |value: &Value| {
-        matches!(value, Value::Null | Value::Bool(_) | Value::Int(_) | Value::Text(_) | Value::Bytes(_))
-    };
-    match values.iter().all(is_plain) {
-        true => row(values),
-        false => row(&values.iter().map(plain).collect::<Vec<_>>()),
-    }
 }
 
 fn damaged() -> SqlError {
@@ -170,6 +148,7 @@ fn read_values(bytes: &[u8], about: usize) -> Result<Vec<Value>> {
                 Value::Numeric(Numeric { scale, digits: i128::from_le_bytes(take(&mut rest)?) })
             }
             TEXT => Value::Text(String::from_utf8(take_bytes(&mut rest)?).map_err(|_| damaged())?),
+            JSON => Value::Json(String::from_utf8(take_bytes(&mut rest)?).map_err(|_| damaged())?),
             BYTES => Value::Bytes(take_bytes(&mut rest)?),
             DATE => Value::Date(i32::from_le_bytes(take(&mut rest)?)),
             TIME => Value::Time(i64::from_le_bytes(take(&mut rest)?)),
@@ -193,6 +172,87 @@ fn read_values(bytes: &[u8], about: usize) -> Result<Vec<Value>> {
         });
     }
     Ok(values)
+}
+
+/// Returns bytes that are equal for values that are equal.
+pub(crate) fn identity(values: &[Value]) -> Vec<u8> {
+    match values.iter().any(has_forms) {
+        true => row(&values.iter().map(normal).collect::<Vec<_>>()),
+        false => row(values),
+    }
+}
+
+/// Returns whether values of a kind can be equal and different.
+fn has_forms(value: &Value) -> bool {
+    use Value::{Array, Float, Interval, Json, Numeric};
+    matches!(value, Float(_) | Numeric(_) | Interval(_) | Array(_) | Json(_))
+}
+
+/// Returns the one form of values that are equal.
+fn normal(value: &Value) -> Value {
+    match value {
+        Value::Float(number) if *number == 0.0 => Value::Float(0.0),
+        Value::Float(number) if number.is_nan() => Value::Float(f64::NAN),
+        Value::Numeric(number) => Value::Numeric(number.trimmed()),
+        Value::Interval(span) => Value::Numeric(Numeric { digits: span.length(), scale: 0 }),
+        Value::Array(array) => {
+            let values = array.values.iter().map(normal).collect();
+            Value::Array(Box::new(Array { dimensions: array.dimensions.clone(), values }))
+        }
+        Value::Json(text) => {
+            let Ok(mut value) = json::parse(text) else { return Value::Json(text.clone()) };
+            value.normalized();
+            Value::Json(value.print())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Returns whether values of a type can be in a key.
+pub(crate) fn has_keys(of: Type) -> bool {
+    !matches!(
+        of,
+        Type::Array(_) | Type::Int2Vector | Type::OidVector | Type::Json | Type::Jsonb | Type::Record
+    )
+}
+
+/// Appends a number to a key: its sign, then its exponent and its digits, both to the base of 100,
+/// and an end; those of a negative number are complemented.
+fn put_numeric_key(into: &mut Vec<u8>, number: &Numeric) {
+    let digits = number.digits.unsigned_abs();
+    if digits == 0 {
+        return into.push(2);
+    }
+    let (scale, mut digits) = (i32::from(number.scale), digits.to_string());
+    let mut whole = digits.len() as i32 - scale;
+    if whole.rem_euclid(2) == 1 {
+        digits.insert(0, '0');
+        whole += 1;
+    }
+    if digits.len() % 2 == 1 {
+        digits.push('0');
+    }
+    let mut pairs: Vec<u8> =
+        digits.as_bytes().chunks(2).map(|pair| (pair[0] - b'0') * 10 + (pair[1] - b'0') + 1).collect();
+    let mut exponent = whole / 2;
+    while pairs.last() == Some(&1) {
+        pairs.pop();
+    }
+    let leading = pairs.iter().take_while(|pair| **pair == 1).count();
+    exponent -= leading as i32;
+    let mut bytes = ((exponent + (1 << 15)) as u16).to_be_bytes().to_vec();
+    bytes.extend(&pairs[leading..]);
+    bytes.push(0);
+    match number.digits < 0 {
+        true => {
+            into.push(1);
+            into.extend(bytes.iter().map(|byte| !byte));
+        }
+        false => {
+            into.push(3);
+            into.extend(bytes);
+        }
+    }
 }
 
 /// Appends a value to a key.
@@ -228,7 +288,9 @@ pub(crate) fn put_key(into: &mut Vec<u8>, value: &Value, of: Type) -> Result<()>
             }
             into.extend([0, 0]);
         }
-        Value::Numeric(_) | Value::Interval(_) | Value::Array(_) | Value::Null => {
+        Value::Numeric(number) => put_numeric_key(into, number),
+        Value::Interval(span) => into.extend((span.length() as u128 ^ 1 << 127).to_be_bytes()),
+        Value::Array(_) | Value::Json(_) | Value::Null => {
             return Err(SqlError::unsupported(format!("a key of type {}", of.name())));
         }
     }

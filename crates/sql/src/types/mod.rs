@@ -2,7 +2,11 @@
 
 pub(crate) mod array;
 pub(crate) mod encode;
+pub(crate) mod interval;
+pub(crate) mod json;
+mod moment;
 pub(crate) mod numeric;
+pub(crate) mod part;
 pub(crate) mod text;
 pub(crate) mod time;
 
@@ -76,10 +80,13 @@ pub(crate) enum Value {
     Bytes(Vec<u8>),
     /// Days from 2000-01-01.
     Date(i32),
-    /// Microseconds from 2000-01-01 00:00:00 (UTC), or from midnight.
+    /// Microseconds from 2000-01-01 00:00:00 (UTC), or from midnight; with a zone it is as
+    /// [`time::pack_zoned`] makes it.
     Time(i64),
     Interval(Interval),
     Array(Box<Array>),
+    /// A value of jsonb: its text in the one form that it has.
+    Json(String),
 }
 
 /// A span of time, whose parts have no fixed ratio.
@@ -209,13 +216,40 @@ impl Type {
         })
     }
 
-    fn as_element(self) -> Option<&'static (Self, u32, &'static str)> {
-        let plain = match self {
+    /// Returns the type without limits of its values.
+    pub(crate) fn without_limits(self) -> Self {
+        match self {
             Self::Numeric(_) => Self::Numeric(None),
             Self::Varchar(_) => Self::Varchar(None),
             Self::Char(_) => Self::Char(u32::MAX),
             other => other,
-        };
+        }
+    }
+
+    /// Returns whether a column of another type takes its values.
+    pub(crate) fn is_assignable_to(self, to: Self) -> bool {
+        use Type::{Interval, Json, Jsonb, TimeOfDay, TimeTz, Timestamp, TimestampTz, Unknown};
+        let (from, to) = (self.without_limits(), to.without_limits());
+        match (from, to) {
+            (Self::Array(one), Self::Array(other)) => one.is_assignable_to(*other),
+            (from, to) if from == to || from == Unknown || to.is_text() => true,
+            (from, to) if from.is_number() && to.is_number() || from.is_moment() && to.is_moment() => true,
+            (from, to) if (from.is_oid() || from.is_integer()) && to.is_oid() => true,
+            (from, to) if from.is_oid() && matches!(to, Self::Int4 | Self::Int8) => true,
+            (from, Self::OneByte) => from.is_text(),
+            (TimeOfDay, TimeTz | Interval) | (TimeTz | Interval | Timestamp | TimestampTz, TimeOfDay) => true,
+            (TimestampTz, TimeTz) | (Json, Jsonb) | (Jsonb, Json) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns whether its values become those of another type without being asked to.
+    pub(crate) fn converts_to(self, to: Self) -> bool {
+        self.without_limits().common(to) == Some(to)
+    }
+
+    fn as_element(self) -> Option<&'static (Self, u32, &'static str)> {
+        let plain = self.without_limits();
         ELEMENTS.iter().find(|(of, ..)| *of == plain)
     }
 
@@ -361,23 +395,16 @@ impl Type {
                 let zoned = one == Self::TimestampTz || other == Self::TimestampTz;
                 Some(if zoned { Self::TimestampTz } else { Self::Timestamp })
             }
+            (Self::TimeOfDay, wider @ (Self::TimeTz | Self::Interval))
+            | (wider @ (Self::TimeTz | Self::Interval), Self::TimeOfDay) => Some(wider),
             _ => None,
         }
     }
 }
 
 impl Interval {
-    pub(crate) fn add(self, other: Self) -> Result<Self> {
-        let out = || SqlError::new(code::DATETIME_OUT_OF_RANGE, "interval out of range");
-        Ok(Self {
-            months: self.months.checked_add(other.months).ok_or_else(out)?,
-            days: self.days.checked_add(other.days).ok_or_else(out)?,
-            microseconds: self.microseconds.checked_add(other.microseconds).ok_or_else(out)?,
-        })
-    }
-
     /// Returns its microseconds, with months of 30 days.
-    pub(super) fn length(self) -> i128 {
+    pub(crate) fn length(self) -> i128 {
         let days = i128::from(self.months) * 30 + i128::from(self.days);
         days * i128::from(time::DAY) + i128::from(self.microseconds)
     }
@@ -408,6 +435,11 @@ impl Value {
             (Self::Time(one), Self::Time(other)) => one.cmp(other),
             (Self::Interval(one), Self::Interval(other)) => one.length().cmp(&other.length()),
             (Self::Array(one), Self::Array(other)) => one.compare(other),
+            (Self::Json(one), Self::Json(other)) if one == other => Ordering::Equal,
+            (Self::Json(one), Self::Json(other)) => match (json::parse(one), json::parse(other)) {
+                (Ok(one), Ok(other)) => one.compare(&other),
+                _ => one.cmp(other),
+            },
             // The binder compares values of one type only.
             _ => Ordering::Equal,
         }
@@ -443,15 +475,27 @@ impl Value {
             }
             (Self::Numeric(number), Type::Float4 | Type::Float8) => Self::Float(number.to_float()),
             (Self::Numeric(number), Type::Numeric(_)) => Self::Numeric(number),
-            (Self::Date(day), Type::Timestamp | Type::TimestampTz) => {
-                let moment = i64::from(day).checked_mul(time::DAY);
-                Self::Time(moment.ok_or_else(|| {
-                    SqlError::new(code::DATETIME_OUT_OF_RANGE, "date out of range for timestamp")
-                })?)
-            }
-            (Self::Time(moment), Type::Date) => Self::Date(moment.div_euclid(time::DAY) as i32),
+            (Self::Date(day), Type::Timestamp | Type::TimestampTz) => Self::Time(time::moment_of_date(day)?),
+            (Self::Time(moment), Type::Date) if from.is_moment() => Self::Date(time::date_of_moment(moment)),
             (value, to) if from == to => value,
-            (Self::Time(moment), Type::Timestamp | Type::TimestampTz) => Self::Time(moment),
+            (Self::Time(moment), Type::TimeOfDay | Type::TimeTz) if time::is_infinite(moment) => Self::Null,
+            (Self::Time(of_day), Type::Interval) if from == Type::TimeOfDay => {
+                Self::Interval(Interval { microseconds: of_day, ..Interval::default() })
+            }
+            (Self::Interval(span), Type::TimeOfDay) => Self::Time(span.microseconds.rem_euclid(time::DAY)),
+            (Self::Time(value), to) if time::convert(value, from, to).is_some() => {
+                time::convert(value, from, to).map_or(Self::Null, Self::Time)
+            }
+            (Self::Json(text), Type::Json) => Self::Text(text),
+            (Self::Text(text), Type::Jsonb) if from == Type::Json => return text::parse(&text, to),
+            (Self::Json(text), to) if to.is_number() || to == Type::Bool => json_scalar(&text, to)?,
+            (Self::Array(mut array), Type::Array(_)) => {
+                let (one, other) = (from.element().unwrap_or(from), to.element().unwrap_or(to));
+                for value in &mut array.values {
+                    *value = std::mem::replace(value, Self::Null).cast(one, other, is_explicit)?;
+                }
+                Self::Array(array)
+            }
             (Self::Bytes(bytes), Type::Bytea) if from != Type::Uuid => Self::Bytes(bytes),
             (Self::Text(text), to) if to.is_text() => Self::Text(text),
             (Self::Text(text), Type::OneByte) => Self::Text(text.chars().take(1).collect()),
@@ -505,6 +549,24 @@ impl Value {
             (value, _) => Ok(value),
         }
     }
+}
+
+/// Returns the number or the truth value of a text of jsonb.
+fn json_scalar(text: &str, to: Type) -> Result<Value> {
+    let kind = match json::parse(text)? {
+        json::Json::Bool(value) if to == Type::Bool => return Ok(Value::Bool(value)),
+        json::Json::Number(number) if to != Type::Bool => {
+            return Value::Numeric(Numeric::parse(&number)?).cast(Type::Numeric(None), to, true);
+        }
+        json::Json::Null => "null",
+        json::Json::Bool(_) => "boolean",
+        json::Json::Number(_) => "numeric",
+        json::Json::Text(_) => "string",
+        json::Json::Array(_) => "array",
+        json::Json::Object(_) => "object",
+    };
+    let message = format!("cannot cast jsonb {kind} to type {}", to.name());
+    Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message))
 }
 
 pub(crate) fn out_of_range(of: Type) -> SqlError {

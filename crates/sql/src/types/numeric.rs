@@ -36,6 +36,7 @@ impl Numeric {
         Self::parse(&format!("{number:.0$e}", digits - 1)).map(Self::trimmed)
     }
 
+    /// Returns the number without zeros at its end.
     pub(crate) fn trimmed(mut self) -> Self {
         while self.scale > 0 && self.digits % 10 == 0 {
             self.digits /= 10;

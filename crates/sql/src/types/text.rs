@@ -1,6 +1,6 @@
 //! Values as text and in the binary form of the protocol.
 
-use super::{Type, Value, numeric::Numeric, out_of_range, time};
+use super::{Interval, Type, Value, interval, json, moment, numeric::Numeric, out_of_range, time};
 use crate::error::{Result, SqlError, code};
 
 fn invalid(of: Type, text: &str) -> SqlError {
@@ -45,12 +45,18 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
         },
         Type::Bytea => Value::Bytes(parse_bytes(text).ok_or_else(|| invalid(to, text))?),
         Type::Uuid => Value::Bytes(parse_uuid(text).ok_or_else(|| invalid(to, text))?),
-        Type::Date => Value::Date(match trimmed.split_once([' ', 'T']) {
-            Some((date, _)) => time::parse_date(date)?,
-            None => time::parse_date(trimmed)?,
-        }),
-        Type::Timestamp => Value::Time(time::parse_moment(trimmed, false)?),
-        Type::TimestampTz => Value::Time(time::parse_moment(trimmed, true)?),
+        Type::Date | Type::Timestamp | Type::TimestampTz | Type::TimeOfDay | Type::TimeTz => {
+            moment::parse(text, to)?
+        }
+        Type::Interval => Value::Interval(interval::parse(text, None)?),
+        Type::Json => {
+            json::check(text)?;
+            Value::Text(text.to_owned())
+        }
+        Type::Jsonb => Value::Json(json::parse(text)?.print()),
+        Type::Array(_) | Type::Int2Vector | Type::OidVector => {
+            Value::Array(Box::new(super::array::parse(text, to)?))
+        }
         other => return Err(SqlError::unsupported(format!("the text of type {}", other.name()))),
     };
     value.fit(to, false)
@@ -155,10 +161,13 @@ pub(crate) fn print(value: &Value, of: Type) -> String {
             bytes.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
             text
         }
-        Value::Date(day) => time::print_date((*day).into()),
+        Value::Date(day) => time::print_date(*day),
+        Value::Time(of_day) if of == Type::TimeOfDay => time::print_time(*of_day),
+        Value::Time(packed) if of == Type::TimeTz => time::print_zoned_time(*packed),
         Value::Time(moment) => time::print_moment(*moment, of == Type::TimestampTz),
-        Value::Interval(span) => format!("{span:?}"),
+        Value::Interval(span) => span.print(),
         Value::Array(array) => array.print(of),
+        Value::Json(text) => text.clone(),
     }
 }
 
@@ -195,9 +204,25 @@ pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
         (Value::Float(number), _) => into.extend(number.to_be_bytes()),
         (Value::Bytes(bytes), _) => into.extend(bytes),
         (Value::Date(day), _) => into.extend(day.to_be_bytes()),
+        (Value::Time(packed), Type::TimeTz) => {
+            let (of_day, west) = time::unpack_zoned(*packed);
+            into.extend(of_day.to_be_bytes());
+            into.extend((west as i32).to_be_bytes());
+        }
         (Value::Time(moment), _) => into.extend(moment.to_be_bytes()),
+        (Value::Interval(span), _) => {
+            into.extend(span.microseconds.to_be_bytes());
+            into.extend(span.days.to_be_bytes());
+            into.extend(span.months.to_be_bytes());
+        }
         (Value::Numeric(number), _) => put_numeric(into, *number),
-        (Value::Text(_) | Value::Interval(_) | Value::Array(_), _) => {
+        (Value::Array(array), of) => super::array::put_binary(into, array, of),
+        (Value::Json(text), _) => {
+            // A version of the form.
+            into.push(1);
+            into.extend(text.as_bytes());
+        }
+        (Value::Text(_), _) => {
             into.extend(print(value, of).into_bytes());
         }
         (Value::Null, _) => {}
@@ -251,15 +276,52 @@ pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
         Type::Float8 => Value::Float(f64::from_be_bytes(bytes.try_into().map_err(wrong)?)),
         Type::Bytea => Value::Bytes(bytes.to_vec()),
         Type::Uuid => Value::Bytes(<[u8; 16]>::try_from(bytes).map_err(wrong)?.to_vec()),
-        Type::Date => Value::Date(i32::from_be_bytes(bytes.try_into().map_err(wrong)?)),
+        Type::Date => {
+            let day = i32::from_be_bytes(bytes.try_into().map_err(wrong)?);
+            Value::Date(if time::is_infinite_date(day) { day } else { time::checked_date(day.into())? })
+        }
         Type::Timestamp | Type::TimestampTz => {
-            Value::Time(i64::from_be_bytes(bytes.try_into().map_err(wrong)?))
+            let moment = i64::from_be_bytes(bytes.try_into().map_err(wrong)?);
+            let is_infinite = time::is_infinite(moment);
+            Value::Time(if is_infinite { moment } else { time::checked_moment(moment.into())? })
+        }
+        Type::TimeOfDay | Type::TimeTz => {
+            let (of_day, west) = bytes.split_first_chunk::<8>().ok_or_else(malformed)?;
+            let of_day = Some(i64::from_be_bytes(*of_day)).filter(|time| (0..=time::DAY).contains(time));
+            let of_day = of_day.ok_or_else(malformed)?;
+            match to {
+                Type::TimeTz => {
+                    let west = i32::from_be_bytes(west.try_into().map_err(wrong)?);
+                    Value::Time(time::zoned(of_day, west.into()).ok_or_else(malformed)?)
+                }
+                _ if west.is_empty() => Value::Time(of_day),
+                _ => return Err(malformed()),
+            }
+        }
+        Type::Interval => {
+            let (time, rest) = bytes.split_first_chunk::<8>().ok_or_else(malformed)?;
+            let (days, months) = rest.split_first_chunk::<4>().ok_or_else(malformed)?;
+            Value::Interval(Interval {
+                microseconds: i64::from_be_bytes(*time),
+                days: i32::from_be_bytes(*days),
+                months: i32::from_be_bytes(months.try_into().map_err(wrong)?),
+            })
         }
         Type::Numeric(_) => Value::Numeric(parse_numeric(bytes).ok_or_else(malformed)?),
         Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Name | Type::OneByte | Type::Unknown => {
             Value::Text(String::from_utf8(bytes.to_vec()).map_err(|_| malformed())?)
         }
+        Type::Json | Type::Jsonb => {
+            let text = match to {
+                Type::Jsonb => bytes.strip_prefix(&[1]).ok_or_else(malformed)?,
+                _ => bytes,
+            };
+            return parse(std::str::from_utf8(text).map_err(|_| malformed())?, to);
+        }
         Type::Oid => Value::Int(u32::from_be_bytes(bytes.try_into().map_err(wrong)?).into()),
+        Type::Array(_) | Type::Int2Vector | Type::OidVector => {
+            Value::Array(Box::new(super::array::parse_binary(bytes, to)?))
+        }
         other => return Err(SqlError::unsupported(format!("the binary form of type {}", other.name()))),
     };
     if bytes.contains(&0) && to.is_text() {

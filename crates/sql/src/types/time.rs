@@ -1,14 +1,30 @@
-//! Dates and moments, in the proleptic Gregorian calendar and in UTC.
+//! Dates, moments and times of day, in the proleptic Gregorian calendar and in UTC.
 
 use std::time::SystemTime;
 
+use super::{Interval, Type};
 use crate::error::{Result, SqlError, code};
 
 /// The microseconds of a day.
 pub(crate) const DAY: i64 = 86_400_000_000;
 
+pub(crate) const SECOND: i64 = 1_000_000;
+
 /// The days from 1970-01-01 to 2000-01-01.
 const EPOCH_DAYS: i64 = 10_957;
+
+/// The first day that is known, in the year 4714 BC, and the first after the last one of dates and
+/// of moments: as in PostgreSQL.
+const FIRST_DAY: i64 = -2_451_545;
+const DATE_END: i64 = 2_145_031_949;
+const MOMENT_END: i64 = 106_751_983;
+
+/// The days of the infinities, and their moments.
+pub(crate) const LAST_DATE: i32 = i32::MAX;
+pub(crate) const FIRST_DATE: i32 = i32::MIN;
+
+/// The most seconds between UTC and a time zone.
+const MOST_OFFSET: i64 = 16 * 3600 - 1;
 
 /// Returns the present moment.
 pub(crate) fn now() -> i64 {
@@ -30,7 +46,7 @@ pub(crate) fn civil(day: i64) -> (i64, u32, u32) {
 }
 
 /// Returns the day with a date, by Howard Hinnant's `days_from_civil`.
-fn day_of(year: i64, month: u32, day: u32) -> i64 {
+pub(crate) fn day_of(year: i64, month: u32, day: u32) -> i64 {
     let year = year - i64::from(month <= 2);
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let shifted = i64::from(if month > 2 { month - 3 } else { month + 9 });
@@ -38,97 +54,246 @@ fn day_of(year: i64, month: u32, day: u32) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468 - EPOCH_DAYS
 }
 
-pub(crate) fn print_date(day: i64) -> String {
+/// Returns the number of days of a month.
+pub(crate) fn days_of_month(year: i64, month: u32) -> u32 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        _ => 31,
+    }
+}
+
+pub(crate) fn is_infinite(moment: i64) -> bool {
+    matches!(moment, i64::MIN | i64::MAX)
+}
+
+pub(crate) fn is_infinite_date(date: i32) -> bool {
+    matches!(date, FIRST_DATE | LAST_DATE)
+}
+
+/// Checks that a day is one that dates have.
+pub(crate) fn checked_date(day: i64) -> Result<i32> {
+    match (FIRST_DAY..DATE_END).contains(&day) {
+        true => Ok(day as i32),
+        false => Err(SqlError::new(code::DATETIME_OUT_OF_RANGE, "date out of range")),
+    }
+}
+
+/// Checks that a moment is one that timestamps have.
+pub(crate) fn checked_moment(moment: i128) -> Result<i64> {
+    let range = i128::from(FIRST_DAY) * i128::from(DAY)..i128::from(MOMENT_END) * i128::from(DAY);
+    match range.contains(&moment) {
+        true => Ok(moment as i64),
+        false => Err(SqlError::new(code::DATETIME_OUT_OF_RANGE, "timestamp out of range")),
+    }
+}
+
+/// Returns the moment at which a day begins.
+pub(crate) fn moment_of_date(date: i32) -> Result<i64> {
+    match date {
+        FIRST_DATE => Ok(i64::MIN),
+        LAST_DATE => Ok(i64::MAX),
+        day => checked_moment(i128::from(day) * i128::from(DAY)),
+    }
+}
+
+/// Returns the day of a moment.
+pub(crate) fn date_of_moment(moment: i64) -> i32 {
+    match moment {
+        i64::MIN => FIRST_DATE,
+        i64::MAX => LAST_DATE,
+        moment => moment.div_euclid(DAY) as i32,
+    }
+}
+
+/// Returns a moment and a span after it: first the months, then the days, then the rest.
+pub(crate) fn add(moment: i64, span: Interval) -> Result<i64> {
+    if is_infinite(moment) {
+        return Ok(moment);
+    }
+    let (mut day, of_day) = (moment.div_euclid(DAY), moment.rem_euclid(DAY));
+    if span.months != 0 {
+        let (year, month, of_month) = civil(day);
+        let months = year * 12 + i64::from(month) - 1 + i64::from(span.months);
+        let (year, month) = (months.div_euclid(12), months.rem_euclid(12) as u32 + 1);
+        day = day_of(year, month, of_month.min(days_of_month(year, month)));
+    }
+    let day = i128::from(day) + i128::from(span.days);
+    checked_moment(day * i128::from(DAY) + i128::from(of_day) + i128::from(span.microseconds))
+}
+
+/// Returns the span between two moments, in days and time.
+pub(crate) fn between(one: i64, other: i64) -> Result<Interval> {
+    if is_infinite(one) || is_infinite(other) {
+        return Err(SqlError::new(code::DATETIME_OUT_OF_RANGE, "cannot subtract infinite timestamps"));
+    }
+    let between = one.checked_sub(other);
+    let between =
+        between.ok_or_else(|| SqlError::new(code::DATETIME_OUT_OF_RANGE, "interval out of range"))?;
+    Ok(Interval { months: 0, days: (between / DAY) as i32, microseconds: between % DAY })
+}
+
+/// A time of day with an offset from UTC, as one number that has the order of such times: first the
+/// time in UTC, then the offset, those in the east first.
+pub(crate) fn pack_zoned(of_day: i64, west: i64) -> i64 {
+    (of_day + west * SECOND) << 18 | (west + (1 << 17))
+}
+
+/// Returns a time of day with an offset, if it is one that offsets can have.
+pub(super) fn zoned(of_day: i64, west: i64) -> Option<i64> {
+    (west.abs() <= MOST_OFFSET).then(|| pack_zoned(of_day, west))
+}
+
+/// Returns the time of day and the seconds in the west of UTC.
+pub(crate) fn unpack_zoned(packed: i64) -> (i64, i64) {
+    let west = (packed & ((1 << 18) - 1)) - (1 << 17);
+    ((packed >> 18) - west * SECOND, west)
+}
+
+/// Rounds microseconds to some digits of seconds.
+pub(crate) fn rounded(micros: i64, digits: u8) -> i64 {
+    let unit = 10i64.pow(6u32.saturating_sub(digits.into()));
+    if is_infinite(micros) || unit == 1 {
+        return micros;
+    }
+    let half = if micros < 0 { -unit / 2 } else { unit / 2 };
+    micros.saturating_add(half) / unit * unit
+}
+
+/// Returns year, month and day as text, without the mark of years before the first one.
+fn print_day(day: i64) -> (String, &'static str) {
     let (year, month, day) = civil(day);
     match year {
-        1.. => format!("{year:04}-{month:02}-{day:02}"),
-        _ => format!("{:04}-{month:02}-{day:02} BC", 1 - year),
+        1.. => (format!("{year:04}-{month:02}-{day:02}"), ""),
+        _ => (format!("{:04}-{month:02}-{day:02}", 1 - year), " BC"),
+    }
+}
+
+pub(crate) fn print_date(date: i32) -> String {
+    match date {
+        FIRST_DATE => "-infinity".into(),
+        LAST_DATE => "infinity".into(),
+        day => {
+            let (day, era) = print_day(day.into());
+            day + era
+        }
     }
 }
 
 pub(crate) fn print_moment(moment: i64, is_zoned: bool) -> String {
-    let (day, of_day) = (moment.div_euclid(DAY), moment.rem_euclid(DAY));
-    let (seconds, micros) = (of_day / 1_000_000, of_day % 1_000_000);
-    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    let mut text = format!("{} {hours:02}:{minutes:02}:{:02}", print_date(day), seconds % 60);
+    match moment {
+        i64::MIN => return "-infinity".into(),
+        i64::MAX => return "infinity".into(),
+        _ => {}
+    }
+    let (day, era) = print_day(moment.div_euclid(DAY));
+    let zone = if is_zoned { "+00" } else { "" };
+    format!("{day} {}{zone}{era}", print_time(moment.rem_euclid(DAY)))
+}
+
+/// Returns the text of a time of day.
+pub(crate) fn print_time(of_day: i64) -> String {
+    let (seconds, micros) = (of_day / SECOND, of_day % SECOND);
+    let mut text = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
     if micros > 0 {
         text.push_str(format!(".{micros:06}").trim_end_matches('0'));
-    }
-    if is_zoned {
-        text.push_str("+00");
     }
     text
 }
 
-fn invalid(what: &str, text: &str) -> SqlError {
-    SqlError::new(code::INVALID_DATETIME, format!("invalid input syntax for type {what}: \"{text}\""))
-}
-
-/// Reads a date in the form of ISO 8601.
-pub(crate) fn parse_date(text: &str) -> Result<i32> {
-    let mut parts = text.trim().splitn(3, '-');
-    let mut part = || parts.next().filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
-    let parsed = (|| {
-        let (year, month, day) = (part()?, part()?, part()?);
-        Some((year.parse::<i64>().ok()?, month.parse::<u32>().ok()?, day.parse::<u32>().ok()?))
-    })();
-    let (year, month, day) = parsed.ok_or_else(|| invalid("date", text))?;
-    let number =
-        if (1..=9999).contains(&year) && (1..=12).contains(&month) { day_of(year, month, day) } else { 0 };
-    if civil(number) != (year, month, day) {
-        let message = format!("date/time field value out of range: \"{text}\"");
-        return Err(SqlError::new(code::DATETIME_OUT_OF_RANGE, message));
+/// Returns the text of a time of day with an offset from UTC.
+pub(crate) fn print_zoned_time(packed: i64) -> String {
+    let (of_day, west) = unpack_zoned(packed);
+    let mut text = print_time(of_day);
+    let east = west.abs();
+    text.push_str(&format!("{}{:02}", if west > 0 { '-' } else { '+' }, east / 3600));
+    if east % 3600 != 0 {
+        text.push_str(&format!(":{:02}", east / 60 % 60));
     }
-    Ok(number as i32)
+    if east % 60 != 0 {
+        text.push_str(&format!(":{:02}", east % 60));
+    }
+    text
 }
 
-/// Reads a moment in the form of ISO 8601, with an offset from UTC if it `is_zoned`; without the
-/// time it is the begin of the day.
-pub(crate) fn parse_moment(text: &str, is_zoned: bool) -> Result<i64> {
-    let what = if is_zoned { "timestamp with time zone" } else { "timestamp" };
-    let trimmed = text.trim();
-    let (date, time) = trimmed.split_once([' ', 'T']).unwrap_or((trimmed, "00:00"));
-    let day = i64::from(parse_date(date)?);
-    let (time, offset) = match time.find(['+', '-', 'Z', 'z']) {
-        Some(at) => (time[..at].trim_end(), parse_offset(&time[at..]).ok_or_else(|| invalid(what, text))?),
-        None => (time, 0),
-    };
-    let parsed = (|| {
-        let mut parts = time.splitn(3, ':');
-        let hours: i64 = parts.next()?.parse().ok()?;
-        let minutes: i64 = parts.next()?.parse().ok()?;
-        let (seconds, part) = match parts.next() {
-            None => ("0", ""),
-            Some(seconds) => seconds.split_once('.').unwrap_or((seconds, "")),
-        };
-        let seconds: i64 = seconds.parse().ok()?;
-        if part.len() > 6 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
+/// Returns the seconds in the east of UTC that a name of a time zone means. An offset in place of a
+/// name counts to the west, as POSIX has it.
+pub(crate) fn offset_of_zone(name: &str) -> Result<i64> {
+    let lower = name.trim().to_ascii_lowercase();
+    if let Some(seconds) = offset_of_abbreviation(&lower) {
+        return Ok(seconds);
+    }
+    let letters = lower.find(|char: char| !char.is_ascii_alphabetic()).unwrap_or(lower.len());
+    if matches!(&lower[..letters], "" | "utc" | "gmt") {
+        let offset = &lower[letters..];
+        let is_signed = offset.starts_with(['+', '-']);
+        let offset = if is_signed { parse_offset(offset) } else { parse_offset(&format!("+{offset}")) };
+        if let Some(east) = offset {
+            return Ok(-east);
         }
-        let micros: i64 = format!("{part:0<6}").parse().ok()?;
-        let is_time = (0..24).contains(&hours) && (0..60).contains(&minutes) && (0..60).contains(&seconds);
-        is_time.then_some(((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micros)
-    })();
-    let of_day = parsed.ok_or_else(|| invalid(what, text))?;
-    Ok(day * DAY + of_day - if is_zoned { offset } else { 0 })
+    }
+    match lower.contains('/') {
+        true => Err(SqlError::unsupported(format!("the time zone {name}"))),
+        false => {
+            let message = format!("time zone \"{name}\" not recognized");
+            Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message))
+        }
+    }
 }
 
-/// Returns the microseconds of an offset from UTC.
-fn parse_offset(text: &str) -> Option<i64> {
-    if text.eq_ignore_ascii_case("z") {
-        return Some(0);
-    }
-    let (sign, rest) = text.split_at_checked(1)?;
-    let (hours, minutes) = match rest.split_once(':') {
-        Some((hours, minutes)) => (hours, minutes),
-        None if rest.len() == 4 => rest.split_at_checked(2)?,
-        None => (rest, "0"),
+/// Returns the seconds in the east of UTC of an abbreviation.
+pub(super) fn offset_of_abbreviation(lower: &str) -> Option<i64> {
+    let hours = match lower {
+        "z" | "utc" | "ut" | "gmt" | "zulu" | "uct" | "wet" => 0,
+        "cet" | "bst" | "met" | "west" => 1,
+        "cest" | "eet" | "mest" => 2,
+        "eest" | "msk" => 3,
+        "jst" | "kst" => 9,
+        "est" | "cdt" => -5,
+        "edt" => -4,
+        "cst" | "mdt" => -6,
+        "mst" | "pdt" => -7,
+        "pst" => -8,
+        _ => return None,
     };
-    let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
-    let micros = (hours * 60 + minutes) * 60_000_000;
-    ((0..16).contains(&hours) && (0..60).contains(&minutes)).then_some(if sign == "-" {
-        -micros
-    } else {
-        micros
-    })
+    Some(hours * 3600)
+}
+
+/// Returns the seconds in the east of UTC of an offset: `+hh`, `+hhmm`, `+hh:mm` or `+hh:mm:ss`.
+pub(super) fn parse_offset(text: &str) -> Option<i64> {
+    let (sign, rest) = (text.starts_with('-'), text.strip_prefix(['+', '-'])?);
+    let mut parts: Vec<&str> = rest.split(':').collect();
+    if let [all] = parts[..]
+        && all.len() > 2
+    {
+        let at = all.len().checked_sub(2).filter(|_| all.len() <= 4)?;
+        let (hours, minutes) = all.split_at_checked(at)?;
+        parts = vec![hours, minutes];
+    }
+    let number = |text: &&str| -> Option<i64> {
+        (matches!(text.len(), 1 | 2) && text.bytes().all(|byte| byte.is_ascii_digit()))
+            .then(|| text.parse().ok())?
+    };
+    let numbers: Vec<i64> = parts.iter().map(number).collect::<Option<_>>()?;
+    let seconds = match numbers[..] {
+        [hours] => hours * 3600,
+        [hours, minutes @ 0..60] => hours * 3600 + minutes * 60,
+        [hours, minutes @ 0..60, seconds @ 0..60] => hours * 3600 + minutes * 60 + seconds,
+        _ => return None,
+    };
+    (seconds <= MOST_OFFSET).then_some(if sign { -seconds } else { seconds })
+}
+
+/// Converts between types of moments and times of day.
+pub(crate) fn convert(value: i64, from: Type, to: Type) -> Option<i64> {
+    use Type::{TimeOfDay, TimeTz, Timestamp, TimestampTz};
+    match (from, to) {
+        (Timestamp | TimestampTz, Timestamp | TimestampTz) => Some(value),
+        (Timestamp | TimestampTz, TimeOfDay) => Some(value.rem_euclid(DAY)),
+        (TimestampTz, TimeTz) => Some(pack_zoned(value.rem_euclid(DAY), 0)),
+        (TimeOfDay, TimeTz) => Some(pack_zoned(value, 0)),
+        (TimeTz, TimeOfDay) => Some(unpack_zoned(value).0),
+        _ => None,
+    }
 }

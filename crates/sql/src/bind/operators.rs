@@ -1,0 +1,479 @@
+//! Operators: the types of their operands and results, and what they do.
+
+use sqlparser::ast::{self, BinaryOperator};
+
+use super::{Scope, Typed, coerce};
+use crate::{
+    error::{Result, SqlError, code},
+    expr::{Act, Comparison, Expr, Operation, Quantified, Subscript},
+    operators::{self, text, time},
+    parse::folded,
+    types::{Type, Value, array, interval},
+};
+
+impl Scope<'_> {
+    /// Binds two sides of an operator that must have one type.
+    pub(super) fn pair(
+        &self,
+        one: &ast::Expr,
+        other: &ast::Expr,
+        operator: &str,
+    ) -> Result<(Expr, Expr, Type)> {
+        self.paired(self.bind(one)?, self.bind(other)?, operator)
+    }
+
+    pub(super) fn paired(&self, one: Typed, other: Typed, operator: &str) -> Result<(Expr, Expr, Type)> {
+        let Some(mut common) = one.1.common(other.1).filter(|common| *common != Type::Json) else {
+            return Err(no_binary(operator, one.1, other.1));
+        };
+        if common == Type::Unknown {
+            common = Type::Text;
+        }
+        let one = coerce(one, common, self.parameters, false)?;
+        Ok((one, coerce(other, common, self.parameters, false)?, common))
+    }
+
+    fn text(&self, expr: &ast::Expr, operator: &str) -> Result<Expr> {
+        let typed = self.bind(expr)?;
+        match typed.1.is_text() || typed.1 == Type::Unknown {
+            true => coerce(typed, Type::Text, self.parameters, false),
+            false => Err(no_operator(&format!("{} {operator} text", typed.1.name()))),
+        }
+    }
+
+    pub(super) fn like(
+        &self,
+        value: &ast::Expr,
+        pattern: &ast::Expr,
+        escape: Option<&ast::Expr>,
+        negated: bool,
+        ignores_case: bool,
+    ) -> Result<Typed> {
+        let (value, mut pattern) = (self.text(value, "~~")?, self.text(pattern, "~~")?);
+        if let Some(escape) = escape {
+            pattern = Expr::Apply(text::escaped_like, vec![pattern, self.text(escape, "~~")?]);
+        }
+        let like = Expr::Like { value: value.boxed(), pattern: pattern.boxed(), ignores_case };
+        Ok((if negated { Expr::Not(like.boxed()) } else { like }, Type::Bool))
+    }
+
+    pub(super) fn similar(
+        &self,
+        value: &ast::Expr,
+        pattern: &ast::Expr,
+        escape: Option<&ast::Expr>,
+        negated: bool,
+    ) -> Result<Typed> {
+        let escape = match escape {
+            Some(escape) => self.text(escape, "~")?,
+            None => Expr::Value(Value::Text("\\".into())),
+        };
+        let all = vec![self.text(value, "~")?, self.text(pattern, "~")?, escape];
+        let similar = Expr::Apply(text::is_similar, all);
+        Ok((if negated { Expr::Not(similar.boxed()) } else { similar }, Type::Bool))
+    }
+
+    /// Binds an expression with a collation, which must be the one that there is.
+    pub(super) fn collated(&self, expr: &ast::Expr, collation: &ast::ObjectName) -> Result<Typed> {
+        let parts: Vec<String> = collation.0.iter().filter_map(|part| part.as_ident().map(folded)).collect();
+        let name = match &parts[..] {
+            [name] => name,
+            [schema, name] if schema == "pg_catalog" => name,
+            _ => return Err(SqlError::unsupported(format!("the collation {collation}"))),
+        };
+        if !matches!(name.as_str(), "C" | "POSIX" | "default" | "ucs_basic" | "C.UTF-8" | "C.utf8") {
+            return Err(SqlError::unsupported(format!("the collation {collation}")));
+        }
+        let (expr, of) = self.bind(expr)?;
+        if !of.is_text() && of != Type::Unknown {
+            let message = format!("collations are not supported by type {}", of.name());
+            return Err(SqlError::new(code::DATATYPE_MISMATCH, message));
+        }
+        Ok((expr, of))
+    }
+
+    /// Binds AT TIME ZONE.
+    pub(super) fn at_zone(&self, moment: &ast::Expr, zone: &ast::Expr) -> Result<Typed> {
+        let (moment, zone) = (self.bind(moment)?, self.bind(zone)?);
+        let none = || {
+            let message = format!("function timezone({}, {}) does not exist", zone.1.name(), moment.1.name());
+            SqlError::new(code::UNDEFINED_FUNCTION, message)
+        };
+        let (act, from, result): (Act, Type, Type) = match moment.1 {
+            Type::Timestamp => (time::from_zone, Type::Timestamp, Type::TimestampTz),
+            Type::TimestampTz | Type::Date | Type::Unknown => {
+                (time::at_zone, Type::TimestampTz, Type::Timestamp)
+            }
+            Type::TimeOfDay | Type::TimeTz => (time::zoned_at_zone, Type::TimeTz, Type::TimeTz),
+            _ => return Err(none()),
+        };
+        let zone_type = match zone.1 {
+            Type::Interval => Type::Interval,
+            of if of.is_text() || of == Type::Unknown => Type::Text,
+            _ => return Err(none()),
+        };
+        let zone = coerce(zone, zone_type, self.parameters, false)?;
+        let moment = coerce(moment, from, self.parameters, false)?;
+        Ok((Expr::Apply(act, vec![zone, moment]), result))
+    }
+
+    /// Binds EXTRACT or `date_part`.
+    pub(super) fn part(&self, name: &str, field: Typed, value: Typed, is_exact: bool) -> Result<Typed> {
+        let Some(act) = time::part_of(value.1, is_exact) else {
+            let message = format!("function {name}({}, {}) does not exist", field.1.name(), value.1.name());
+            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
+        };
+        let field = coerce(field, Type::Text, self.parameters, false)?;
+        let result = if is_exact { Type::Numeric(None) } else { Type::Float8 };
+        Ok((Expr::Apply(act, vec![field, value.0]), result))
+    }
+
+    /// Applies an operator to the operand behind it.
+    pub(super) fn prefixed(&self, op: &str, operand: Typed) -> Result<Typed> {
+        let Some(operator) = operators::find(op, None, operand.1) else {
+            return Err(no_operator(&format!("{op} {}", operand.1.name())));
+        };
+        let operand = coerce(operand, operator.right, self.parameters, false)?;
+        Ok((Expr::Apply(operator.act, vec![operand]), operator.result))
+    }
+
+    /// Applies an operator of the table, if it has one for these types.
+    fn found(&self, op: &str, one: &Typed, other: &Typed) -> Result<Option<Typed>> {
+        let Some(operator) = operators::find(op, Some(one.1), other.1) else { return Ok(None) };
+        let left = operator.left.unwrap_or(operator.right);
+        let one = coerce(one.clone(), left, self.parameters, false)?;
+        let other = coerce(other.clone(), operator.right, self.parameters, false)?;
+        Ok(Some((Expr::Apply(operator.act, vec![one, other]), operator.result)))
+    }
+
+    /// Binds IS NULL or IS NOT NULL of a row: of all its values.
+    pub(super) fn is_null(&self, row: &ast::Expr, wanted: bool) -> Result<Typed> {
+        let tests = row_of(row).unwrap_or_default().into_iter().map(|value| {
+            let is_null = Expr::IsNull(self.bind(&value)?.0.boxed());
+            Ok(if wanted { is_null } else { Expr::Not(is_null.boxed()) })
+        });
+        Ok((Expr::And(tests.collect::<Result<_>>()?), Type::Bool))
+    }
+
+    /// Compares rows: the first values that differ decide.
+    fn compare_rows(&self, op: &str, one: &[ast::Expr], other: &[ast::Expr]) -> Result<Typed> {
+        if one.len() != other.len() {
+            let message = "unequal number of entries in row expressions";
+            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+        }
+        let pairs = || one.iter().zip(other);
+        let compare = |op: &str, (one, other): (&ast::Expr, &ast::Expr)| {
+            Ok(self.operate(op, self.bind(one)?, self.bind(other)?)?.0)
+        };
+        let all = |op: &str| pairs().map(|pair| compare(op, pair)).collect::<Result<Vec<_>>>();
+        let strict = match op {
+            "=" => return Ok((Expr::And(all("=")?), Type::Bool)),
+            "<>" => return Ok((Expr::Or(all("<>")?), Type::Bool)),
+            "<" | "<=" => "<",
+            ">" | ">=" => ">",
+            _ => return Err(SqlError::unsupported(format!("the operator {op} of rows"))),
+        };
+        let mut ways = Vec::new();
+        for (at, pair) in pairs().enumerate() {
+            let mut way: Vec<Expr> =
+                pairs().take(at).map(|pair| compare("=", pair)).collect::<Result<_>>()?;
+            let is_last = at + 1 == one.len();
+            way.push(compare(if is_last { op } else { strict }, pair)?);
+            ways.push(Expr::And(way));
+        }
+        Ok((Expr::Or(ways), Type::Bool))
+    }
+
+    pub(super) fn binary(&self, left: &ast::Expr, op: &BinaryOperator, right: &ast::Expr) -> Result<Typed> {
+        match op {
+            BinaryOperator::And => {
+                let both = vec![self.condition(left, "AND")?, self.condition(right, "AND")?];
+                Ok((Expr::And(both), Type::Bool))
+            }
+            BinaryOperator::Or => {
+                let both = vec![self.condition(left, "OR")?, self.condition(right, "OR")?];
+                Ok((Expr::Or(both), Type::Bool))
+            }
+            op => match (row_of(left), row_of(right)) {
+                (Some(one), Some(other)) => self.compare_rows(&name_of(op)?, &one, &other),
+                _ => self.operate(&name_of(op)?, self.bind(left)?, self.bind(right)?),
+            },
+        }
+    }
+
+    /// Applies an operator to two operands.
+    pub(crate) fn operate(&self, op: &str, one: Typed, other: Typed) -> Result<Typed> {
+        let comparison = match op {
+            "=" => Some(Comparison::Equal),
+            "<>" => Some(Comparison::NotEqual),
+            "<" => Some(Comparison::Less),
+            "<=" => Some(Comparison::LessOrEqual),
+            ">" => Some(Comparison::Greater),
+            ">=" => Some(Comparison::GreaterOrEqual),
+            _ => None,
+        };
+        if let Some(comparison) = comparison {
+            let (one, other, _) = self.paired(one, other, op)?;
+            return Ok((Expr::Compare(comparison, one.boxed(), other.boxed()), Type::Bool));
+        }
+        if matches!(one.1, Type::Json | Type::Jsonb)
+            && let Some(found) = self.found(op, &one, &other)?
+        {
+            return Ok(found);
+        }
+        if one.1.element().is_some() || other.1.element().is_some() {
+            return self.operate_on_arrays(op, one, other);
+        }
+        let may_be_number = |of: Type| of.is_number() || of == Type::Unknown;
+        let may_be_text = |of: Type| of.is_text() || of == Type::Unknown;
+        let operation = match op {
+            "+" => Some(Operation::Add),
+            "-" => Some(Operation::Subtract),
+            "*" => Some(Operation::Multiply),
+            "/" => Some(Operation::Divide),
+            "%" => Some(Operation::Modulo),
+            _ => None,
+        };
+        if let Some(operation) = operation.filter(|_| may_be_number(one.1) && may_be_number(other.1)) {
+            return self.arithmetic(operation, op, one, other);
+        }
+        let is_text = op == "||" && may_be_text(one.1) && may_be_text(other.1);
+        if !is_text && let Some(found) = self.found(op, &one, &other)? {
+            return Ok(found);
+        }
+        if op == "||" && (may_be_text(one.1) || may_be_text(other.1)) {
+            let one = coerce(one, Type::Text, self.parameters, false)?;
+            let other = coerce(other, Type::Text, self.parameters, false)?;
+            return Ok((Expr::Concat(one.boxed(), other.boxed()), Type::Text));
+        }
+        match operators::is_known(op) {
+            true => Err(no_binary(op, one.1, other.1)),
+            false => Err(SqlError::unsupported(format!("the operator {op}"))),
+        }
+    }
+
+    fn arithmetic(&self, operation: Operation, op: &str, one: Typed, other: Typed) -> Result<Typed> {
+        let none = || no_binary(op, one.1, other.1);
+        let common = one.1.common(other.1).ok_or_else(none)?;
+        // A literal is read as the type of the other side.
+        let common = if common == Type::Unknown { Type::Float8 } else { common };
+        if !common.is_number() {
+            return Err(none());
+        }
+        let one = coerce(one, common, self.parameters, false)?;
+        let other = coerce(other, common, self.parameters, false)?;
+        Ok((Expr::Arithmetic(operation, common, one.boxed(), other.boxed()), common))
+    }
+
+    /// Applies an operator of which at least one side is an array.
+    fn operate_on_arrays(&self, op: &str, one: Typed, other: Typed) -> Result<Typed> {
+        let none = || no_binary(op, one.1, other.1);
+        let (act, result): (Act, Option<Type>) = match op {
+            "||" => return self.concatenate_arrays(one, other),
+            "@>" => (array::contains, Some(Type::Bool)),
+            "<@" => (array::is_contained, Some(Type::Bool)),
+            "&&" => (array::overlaps, Some(Type::Bool)),
+            _ => return Err(none()),
+        };
+        let common = one.1.common(other.1).filter(|common| common.element().is_some()).ok_or_else(none)?;
+        let one = coerce(one, common, self.parameters, false)?;
+        let other = coerce(other, common, self.parameters, false)?;
+        Ok((Expr::Apply(act, vec![one, other]), result.unwrap_or(common)))
+    }
+
+    fn concatenate_arrays(&self, one: Typed, other: Typed) -> Result<Typed> {
+        let none = || no_binary("||", one.1, other.1);
+        // A vector is an array like others here.
+        let plain = |of: Type| of.element().and_then(Type::array).unwrap_or(of);
+        let (left, right) = (plain(one.1), plain(other.1));
+        let element = |of: Type| of.element().unwrap_or(of);
+        let act: Act = match (left.element(), right.element()) {
+            (Some(_), Some(_)) => array::concatenate,
+            (Some(_), None) if right == Type::Unknown => array::concatenate,
+            (None, Some(_)) if left == Type::Unknown => array::concatenate,
+            (Some(_), None) => array::append,
+            _ => array::prepend,
+        };
+        let common = match (left, right) {
+            (Type::Unknown, known) | (known, Type::Unknown) => element(known),
+            _ => element(left).common(element(right)).ok_or_else(none)?,
+        };
+        let of = common.array().ok_or_else(none)?;
+        let common = element(of);
+        let is_element = |of: Type| of != Type::Unknown && of.element().is_none();
+        let to = |side: Type| if is_element(side) { common } else { of };
+        let one = coerce((one.0, one.1), to(left), self.parameters, false)?;
+        let other = coerce((other.0, other.1), to(right), self.parameters, false)?;
+        Ok((Expr::Apply(act, vec![one, other]), of))
+    }
+
+    /// Binds a comparison with the elements of an array.
+    pub(super) fn quantified(
+        &self,
+        left: &ast::Expr,
+        op: &BinaryOperator,
+        right: &ast::Expr,
+        is_of_all: bool,
+    ) -> Result<Typed> {
+        let name = name_of(op)?;
+        let (value, array) = (self.bind(left)?, self.bind(right)?);
+        let array_type = match array.1 {
+            Type::Unknown => match value.1 {
+                Type::Unknown => Type::Text.array(),
+                of => of.array(),
+            },
+            of => Some(of),
+        };
+        let Some((of, element)) = array_type.and_then(|of| Some((of, of.element()?))) else {
+            let message = "op ANY/ALL (array) requires array on right side";
+            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+        };
+        let array = coerce(array, of, self.parameters, false)?;
+        let (value, value_type) = match value.1 {
+            Type::Unknown => (coerce(value, element, self.parameters, false)?, element),
+            _ => value,
+        };
+        let test = self.operate(&name, (Expr::Column(0), value_type), (Expr::Column(1), element))?;
+        if test.1 != Type::Bool {
+            let message = "op ANY/ALL (array) requires operator to yield boolean";
+            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+        }
+        let quantified = Quantified { value, array, test: test.0, is_of_all };
+        Ok((Expr::Quantified(Box::new(quantified)), Type::Bool))
+    }
+
+    /// Binds ARRAY[…], whose elements have this type if it is known.
+    pub(super) fn array(&self, elements: &[ast::Expr], wanted: Option<Type>) -> Result<Typed> {
+        let mut is_nested = false;
+        let mut typed = Vec::with_capacity(elements.len());
+        for element in elements {
+            let bound = match element {
+                ast::Expr::Array(inner) => self.array(&inner.elem, wanted)?,
+                element => self.bind(element)?,
+            };
+            is_nested |= bound.1.element().is_some();
+            typed.push(bound);
+        }
+        let undecided = || SqlError::new(code::INDETERMINATE_TYPE, "cannot determine type of empty array");
+        let (values, of) = match wanted {
+            Some(element) => {
+                let of = element.array().ok_or_else(undecided)?;
+                let to = if is_nested { of } else { element };
+                let values = typed.into_iter().map(|typed| coerce(typed, to, self.parameters, true));
+                (values.collect::<Result<_>>()?, of)
+            }
+            None if typed.is_empty() => return Err(undecided()),
+            None => {
+                let (values, common) = self.unified(typed, "ARRAY")?;
+                let of = if is_nested { Some(common) } else { common.array() };
+                let unsupported = || SqlError::unsupported(format!("an array of type {}", common.name()));
+                let of = of.ok_or_else(unsupported)?;
+                // The elements lose the limits of their types.
+                (values, of)
+            }
+        };
+        Ok((Expr::Array { values, is_nested }, of))
+    }
+
+    /// Binds the subscripts behind an expression.
+    pub(super) fn subscripted(&self, root: &ast::Expr, chain: &[ast::AccessExpr]) -> Result<Typed> {
+        let (root, of) = self.bind(root)?;
+        let Some(element) = of.element() else {
+            let message =
+                format!("cannot subscript type {} because it does not support subscripting", of.name());
+            return Err(SqlError::new(code::DATATYPE_MISMATCH, message));
+        };
+        let place = |expr: &ast::Expr| coerce(self.bind(expr)?, Type::Int4, self.parameters, false);
+        let mut subscripts = Vec::new();
+        for access in chain {
+            subscripts.push(match access {
+                ast::AccessExpr::Subscript(ast::Subscript::Index { index }) => {
+                    Subscript::Place(place(index)?)
+                }
+                ast::AccessExpr::Subscript(ast::Subscript::Slice {
+                    lower_bound,
+                    upper_bound,
+                    stride: None,
+                }) => {
+                    let bound = |bound: &Option<ast::Expr>| bound.as_ref().map(place).transpose();
+                    Subscript::Slice(bound(lower_bound)?, bound(upper_bound)?)
+                }
+                other => return Err(SqlError::unsupported(format!("the part {other} of a value"))),
+            });
+        }
+        if subscripts.len() > array::MOST_DIMENSIONS {
+            return Err(SqlError::new(code::PROGRAM_LIMIT, "number of array dimensions exceeds the maximum"));
+        }
+        let is_slice = subscripts.iter().any(|subscript| matches!(subscript, Subscript::Slice(..)));
+        let result = if is_slice { element.array().unwrap_or(of) } else { element };
+        Ok((Expr::Subscript(root.boxed(), subscripts), result))
+    }
+}
+
+/// Returns the name of an operator; its schema, if it is written, must be that of all operators.
+fn name_of(op: &BinaryOperator) -> Result<String> {
+    match op {
+        BinaryOperator::PGCustomBinaryOperator(parts) => match &parts[..] {
+            [name] => Ok(name.clone()),
+            [schema, name] if schema.eq_ignore_ascii_case("pg_catalog") => Ok(name.clone()),
+            _ => Err(SqlError::unsupported(format!("the operator {op}"))),
+        },
+        op => Ok(op.to_string()),
+    }
+}
+
+pub(super) fn no_operator(what: &str) -> SqlError {
+    SqlError::new(code::UNDEFINED_FUNCTION, format!("operator does not exist: {what}"))
+}
+
+fn no_binary(op: &str, one: Type, other: Type) -> SqlError {
+    no_operator(&format!("{} {op} {}", one.name(), other.name()))
+}
+
+/// Returns the values of a row that is written as such.
+pub(super) fn row_of(expr: &ast::Expr) -> Option<Vec<ast::Expr>> {
+    match expr {
+        ast::Expr::Tuple(values) => Some(values.clone()),
+        ast::Expr::Nested(inner) => row_of(inner),
+        ast::Expr::Function(ast::Function { name, args: ast::FunctionArguments::List(list), .. })
+            if name.to_string().eq_ignore_ascii_case("row") =>
+        {
+            let value = |argument: &ast::FunctionArg| match argument {
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value)) => Some(value.clone()),
+                _ => None,
+            };
+            list.args.iter().map(value).collect()
+        }
+        _ => None,
+    }
+}
+
+/// Returns the span of a literal, perhaps with the names of its units behind it.
+pub(super) fn interval(literal: &ast::Interval) -> Result<Typed> {
+    use ast::DateTimeField as F;
+    let unsupported = || SqlError::unsupported(format!("the literal {literal}"));
+    let text = match &*literal.value {
+        ast::Expr::Value(value) => value.value.clone().into_string().ok_or_else(unsupported)?,
+        _ => return Err(unsupported()),
+    };
+    if literal.leading_precision.is_some() || literal.fractional_seconds_precision.is_some() {
+        return Err(unsupported());
+    }
+    let smallest = match literal.last_field.as_ref().or(literal.leading_field.as_ref()) {
+        None => None,
+        Some(F::Year | F::Years) => Some(interval::Unit::Year),
+        Some(F::Month | F::Months) => Some(interval::Unit::Month),
+        Some(F::Day | F::Days) => Some(interval::Unit::Day),
+        Some(F::Hour | F::Hours) => Some(interval::Unit::Hour),
+        Some(F::Minute | F::Minutes) => Some(interval::Unit::Minute),
+        Some(F::Second | F::Seconds) => Some(interval::Unit::Second),
+        Some(_) => return Err(unsupported()),
+    };
+    let is_of_minutes = matches!(literal.leading_field, Some(F::Minute))
+        && smallest == Some(interval::Unit::Second)
+        && text.matches(':').count() == 1;
+    let text = if is_of_minutes { format!("0:{}", text.trim()) } else { text };
+    let span = interval::parse(&text, smallest)?;
+    let span = smallest.map_or(span, |smallest| span.truncated(smallest));
+    Ok((Expr::Value(Value::Interval(span)), Type::Interval))
+}

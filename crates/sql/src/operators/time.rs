@@ -1,0 +1,162 @@
+//! What operators of dates, moments, times and spans do.
+
+use crate::{
+    error::{Result, SqlError, code},
+    expr::Act,
+    types::{Interval, Type, Value, part::part, time},
+};
+
+pub(super) fn date_and_days(date: &Value, days: &Value, sign: i64) -> Result<Value> {
+    let (Value::Date(date), Value::Int(days)) = (date, days) else { return Ok(Value::Null) };
+    match time::is_infinite_date(*date) {
+        true => Ok(Value::Date(*date)),
+        false => Ok(Value::Date(time::checked_date(i64::from(*date) + sign * days)?)),
+    }
+}
+
+pub(super) fn between_dates(all: &[Value]) -> Result<Value> {
+    let [Value::Date(one), Value::Date(other)] = all else { return Ok(Value::Null) };
+    if time::is_infinite_date(*one) || time::is_infinite_date(*other) {
+        return Err(SqlError::new(code::DATETIME_OUT_OF_RANGE, "cannot subtract infinite dates"));
+    }
+    Ok(Value::Int(i64::from(*one) - i64::from(*other)))
+}
+
+pub(super) fn moment_and_span(moment: &Value, span: &Value, is_before: bool) -> Result<Value> {
+    let Value::Interval(span) = span else { return Ok(Value::Null) };
+    let span = if is_before { span.negative()? } else { *span };
+    match moment {
+        Value::Date(day) => Ok(Value::Time(time::add(time::moment_of_date(*day)?, span)?)),
+        Value::Time(moment) => Ok(Value::Time(time::add(*moment, span)?)),
+        _ => Ok(Value::Null),
+    }
+}
+
+pub(super) fn date_and_time(date: &Value, of_day: &Value) -> Result<Value> {
+    let (Value::Date(date), Value::Time(of_day)) = (date, of_day) else { return Ok(Value::Null) };
+    let moment = time::moment_of_date(*date)?;
+    match time::is_infinite(moment) {
+        true => Ok(Value::Time(moment)),
+        false => Ok(Value::Time(time::checked_moment(i128::from(moment) + i128::from(*of_day))?)),
+    }
+}
+
+pub(super) fn date_and_zoned(date: &Value, packed: &Value) -> Result<Value> {
+    let Value::Time(packed) = packed else { return Ok(Value::Null) };
+    let (of_day, west) = time::unpack_zoned(*packed);
+    date_and_time(date, &Value::Time(of_day + west * time::SECOND))
+}
+
+pub(super) fn between_moments(all: &[Value]) -> Result<Value> {
+    let [Value::Time(one), Value::Time(other)] = all else { return Ok(Value::Null) };
+    Ok(Value::Interval(time::between(*one, *other)?))
+}
+
+pub(super) fn between_times(all: &[Value]) -> Result<Value> {
+    let [Value::Time(one), Value::Time(other)] = all else { return Ok(Value::Null) };
+    Ok(Value::Interval(Interval { microseconds: one - other, ..Interval::default() }))
+}
+
+/// Returns the time of day after a span, in which days mean nothing.
+fn after(of_day: i64, span: &Interval, is_before: bool) -> i64 {
+    let span = span.microseconds.rem_euclid(time::DAY);
+    (of_day + if is_before { -span } else { span }).rem_euclid(time::DAY)
+}
+
+pub(super) fn time_and_span(of_day: &Value, span: &Value, is_before: bool) -> Result<Value> {
+    let (Value::Time(of_day), Value::Interval(span)) = (of_day, span) else { return Ok(Value::Null) };
+    Ok(Value::Time(after(*of_day, span, is_before)))
+}
+
+pub(super) fn zoned_and_span(packed: &Value, span: &Value, is_before: bool) -> Result<Value> {
+    let (Value::Time(packed), Value::Interval(span)) = (packed, span) else { return Ok(Value::Null) };
+    let (of_day, west) = time::unpack_zoned(*packed);
+    Ok(Value::Time(time::pack_zoned(after(of_day, span, is_before), west)))
+}
+
+pub(super) fn spans(all: &[Value], is_difference: bool) -> Result<Value> {
+    let [Value::Interval(one), Value::Interval(other)] = all else { return Ok(Value::Null) };
+    Ok(Value::Interval(one.add(if is_difference { other.negative()? } else { *other })?))
+}
+
+pub(super) fn span_and_number(span: &Value, number: &Value, is_quotient: bool) -> Result<Value> {
+    let (Value::Interval(span), Value::Float(number)) = (span, number) else { return Ok(Value::Null) };
+    Ok(Value::Interval(if is_quotient { span.divided(*number)? } else { span.multiplied(*number)? }))
+}
+
+pub(super) fn negative(all: &[Value]) -> Result<Value> {
+    let [Value::Interval(span)] = all else { return Ok(Value::Null) };
+    Ok(Value::Interval(span.negative()?))
+}
+
+/// Converts a moment to that of a time zone, or from it: between moments with and without zones.
+pub(crate) fn at_zone(all: &[Value]) -> Result<Value> {
+    let (east, moment) = match all {
+        [Value::Text(zone), Value::Time(moment)] => (time::offset_of_zone(zone)?, *moment),
+        [Value::Interval(span), Value::Time(moment)] => {
+            if span.months != 0 || span.days != 0 {
+                let message = "interval time zone must not include months or days";
+                return Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
+            }
+            (span.microseconds / time::SECOND, *moment)
+        }
+        _ => return Ok(Value::Null),
+    };
+    match time::is_infinite(moment) {
+        true => Ok(Value::Time(moment)),
+        false => {
+            let moved = i128::from(moment) + i128::from(east) * i128::from(time::SECOND);
+            Ok(Value::Time(time::checked_moment(moved)?))
+        }
+    }
+}
+
+/// As [`at_zone`], from a moment without a zone.
+pub(crate) fn from_zone(all: &[Value]) -> Result<Value> {
+    let zone = match &all[0] {
+        Value::Text(zone) => time::offset_of_zone(zone)?,
+        Value::Interval(_) => {
+            let [Value::Interval(span), moment] = all else { return Ok(Value::Null) };
+            return at_zone(&[Value::Interval(span.negative()?), moment.clone()]);
+        }
+        _ => return Ok(Value::Null),
+    };
+    let span = Interval { microseconds: -zone * time::SECOND, ..Interval::default() };
+    at_zone(&[Value::Interval(span), all[1].clone()])
+}
+
+/// Gives a time of day another offset from UTC.
+pub(crate) fn zoned_at_zone(all: &[Value]) -> Result<Value> {
+    let (east, packed) = match all {
+        [Value::Text(zone), Value::Time(packed)] => (time::offset_of_zone(zone)?, *packed),
+        [Value::Interval(span), Value::Time(packed)] => (span.microseconds / time::SECOND, *packed),
+        _ => return Ok(Value::Null),
+    };
+    let (of_day, west) = time::unpack_zoned(packed);
+    let moved = of_day + (west + east) * time::SECOND;
+    Ok(Value::Time(time::pack_zoned(moved.rem_euclid(time::DAY), -east)))
+}
+
+/// Returns the function that takes a part of values of a type, by its name: with exact digits as
+/// EXTRACT does, or as a float as `date_part` does.
+pub(crate) fn part_of(of: Type, is_exact: bool) -> Option<Act> {
+    fn act<const EXACT: bool>(of: Type) -> Option<Act> {
+        Some(match of {
+            Type::Date => |all| taken(all, Type::Date, EXACT),
+            Type::Timestamp => |all| taken(all, Type::Timestamp, EXACT),
+            Type::TimestampTz => |all| taken(all, Type::TimestampTz, EXACT),
+            Type::TimeOfDay => |all| taken(all, Type::TimeOfDay, EXACT),
+            Type::TimeTz => |all| taken(all, Type::TimeTz, EXACT),
+            Type::Interval => |all| taken(all, Type::Interval, EXACT),
+            _ => return None,
+        })
+    }
+    if is_exact { act::<true>(of) } else { act::<false>(of) }
+}
+
+fn taken(all: &[Value], of: Type, is_exact: bool) -> Result<Value> {
+    match all {
+        [Value::Text(field), value] => part(field, value, of, is_exact),
+        _ => Ok(Value::Null),
+    }
+}

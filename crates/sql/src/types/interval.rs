@@ -1,0 +1,445 @@
+//! Spans of time: their text in PostgreSQL's form and in that of ISO 8601, and their arithmetic.
+
+use super::{
+    Interval,
+    moment::micros_of,
+    time::{DAY, SECOND},
+};
+use crate::error::{Result, SqlError, code};
+
+/// A unit of a span.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unit {
+    Microsecond,
+    Millisecond,
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Week,
+    Month,
+    Year,
+    Decade,
+    Century,
+    Millennium,
+}
+
+fn invalid(text: &str) -> SqlError {
+    let message = format!("invalid input syntax for type interval: \"{text}\"");
+    SqlError::new(code::INVALID_DATETIME, message)
+}
+
+fn too_large(text: &str) -> SqlError {
+    let message = format!("interval field value out of range: \"{text}\"");
+    SqlError::new("22015", message)
+}
+
+pub(crate) fn out_of_range() -> SqlError {
+    SqlError::new(code::DATETIME_OUT_OF_RANGE, "interval out of range")
+}
+
+/// The sums of a text so far.
+#[derive(Default)]
+struct Sums {
+    months: i64,
+    days: i64,
+    microseconds: i128,
+}
+
+impl Sums {
+    /// Adds a number of units; the part behind the point goes to smaller units.
+    fn add(&mut self, whole: i64, fraction: f64, unit: Unit) -> Option<()> {
+        let of_months = |months: i64| whole.checked_mul(months);
+        let fraction_of_months = |months: f64| (fraction * months).round_ties_even() as i64;
+        match unit {
+            Unit::Microsecond => self.add_time(whole, fraction, 1),
+            Unit::Millisecond => self.add_time(whole, fraction, 1000),
+            Unit::Second => self.add_time(whole, fraction, SECOND),
+            Unit::Minute => self.add_time(whole, fraction, 60 * SECOND),
+            Unit::Hour => self.add_time(whole, fraction, 3600 * SECOND),
+            Unit::Day => {
+                self.days = self.days.checked_add(whole)?;
+                self.add_time(0, fraction, DAY);
+            }
+            Unit::Week => {
+                self.days = self.days.checked_add(whole.checked_mul(7)?)?;
+                self.add_days(fraction * 7.0);
+            }
+            Unit::Month => {
+                self.months = self.months.checked_add(whole)?;
+                self.add_days(fraction * 30.0);
+            }
+            Unit::Year => {
+                self.months =
+                    self.months.checked_add(of_months(12)?)?.checked_add(fraction_of_months(12.0))?;
+            }
+            Unit::Decade => {
+                self.months =
+                    self.months.checked_add(of_months(120)?)?.checked_add(fraction_of_months(120.0))?;
+            }
+            Unit::Century => {
+                self.months =
+                    self.months.checked_add(of_months(1200)?)?.checked_add(fraction_of_months(1200.0))?;
+            }
+            Unit::Millennium => {
+                self.months =
+                    self.months.checked_add(of_months(12_000)?)?.checked_add(fraction_of_months(12_000.0))?;
+            }
+        }
+        Some(())
+    }
+
+    fn add_time(&mut self, whole: i64, fraction: f64, unit: i64) {
+        let part = (fraction * unit as f64).round_ties_even() as i128;
+        self.microseconds += i128::from(whole) * i128::from(unit) + part;
+    }
+
+    fn add_days(&mut self, days: f64) {
+        self.days += days.trunc() as i64;
+        self.add_time(0, days.fract(), DAY);
+    }
+
+    fn finish(self) -> Option<Interval> {
+        Some(Interval {
+            months: self.months.try_into().ok()?,
+            days: self.days.try_into().ok()?,
+            microseconds: self.microseconds.try_into().ok()?,
+        })
+    }
+}
+
+/// Reads a span. A number without a unit is of the smallest one that a literal names, or seconds.
+pub(crate) fn parse(text: &str, smallest: Option<Unit>) -> Result<Interval> {
+    let trimmed = text.trim();
+    if trimmed.is_empty() || trimmed.len() > 256 {
+        return Err(invalid(text));
+    }
+    let iso = trimmed.strip_prefix('P').or_else(|| trimmed.strip_prefix('p'));
+    let mut sums = Sums::default();
+    match iso {
+        Some(iso) => parse_iso(iso, &mut sums).ok_or_else(|| invalid(text))?,
+        None => parse_fields(trimmed, smallest, &mut sums, text)?,
+    }
+    sums.finish().ok_or_else(|| too_large(text))
+}
+
+/// A number, a time or a word of a span.
+#[derive(Debug)]
+enum Field<'a> {
+    Number(&'a str),
+    Word(String),
+}
+
+fn fields_of<'a>(text: &'a str, whole: &str) -> Result<Vec<Field<'a>>> {
+    let mut fields = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let is_number = |char: char| char.is_ascii_digit() || matches!(char, '.' | ':');
+        if first.is_ascii_alphabetic() {
+            let len = rest.find(|char: char| !char.is_ascii_alphabetic()).unwrap_or(rest.len());
+            fields.push(Field::Word(rest[..len].to_ascii_lowercase()));
+            rest = &rest[len..];
+        } else if is_number(first) || matches!(first, '+' | '-') {
+            let sign = usize::from(matches!(first, '+' | '-'));
+            let spaces = rest[sign..].len() - rest[sign..].trim_start().len();
+            let start = sign + spaces;
+            let mut len = start + rest[start..].find(|char| !is_number(char)).unwrap_or(rest.len() - start);
+            // Years and months: "1-2".
+            if rest[len..].starts_with('-') && rest[len + 1..].starts_with(|char: char| char.is_ascii_digit())
+            {
+                len += 1;
+                len += rest[len..].find(|char| !is_number(char)).unwrap_or(rest.len() - len);
+            }
+            if len == start {
+                return Err(invalid(whole));
+            }
+            fields.push(Field::Number(&rest[..len]));
+            rest = &rest[len..];
+        } else if first.is_ascii_whitespace() || matches!(first, ',' | '@') {
+            rest = &rest[1..];
+        } else {
+            return Err(invalid(whole));
+        }
+    }
+    Ok(fields)
+}
+
+fn parse_fields(trimmed: &str, smallest: Option<Unit>, sums: &mut Sums, text: &str) -> Result<()> {
+    let fields = fields_of(trimmed, text)?;
+    let mut unit = None;
+    let mut is_ago = false;
+    let mut seen = Vec::new();
+    let mut count = 0;
+    // The unit is behind its number.
+    for field in fields.iter().rev() {
+        match field {
+            Field::Word(word) if word == "ago" && !is_ago && count == 0 => is_ago = true,
+            Field::Word(word) => {
+                if unit.is_some() {
+                    return Err(invalid(text));
+                }
+                unit = Some(unit_of(word).ok_or_else(|| invalid(text))?);
+            }
+            Field::Number(number) => {
+                let is_negative = number.starts_with('-');
+                let digits = number.trim_start_matches(['+', '-']).trim_start();
+                let sign = if is_negative { -1 } else { 1 };
+                let of = if digits.contains(':') {
+                    let of_day = parse_clock(digits, smallest).ok_or_else(|| invalid(text))?;
+                    sums.microseconds += i128::from(sign) * of_day;
+                    if unit.take().is_some() {
+                        return Err(invalid(text));
+                    }
+                    // A number before a time counts days.
+                    unit = Some(Unit::Day);
+                    count += 1;
+                    seen.push(Unit::Hour);
+                    continue;
+                } else if let Some((years, months)) = digits.split_once('-') {
+                    let (Ok(years), Ok(months @ 0..12)) = (years.parse::<i64>(), months.parse::<i64>())
+                    else {
+                        return Err(invalid(text));
+                    };
+                    let months = years.checked_mul(12).and_then(|years| years.checked_add(months));
+                    sums.months += sign * months.ok_or_else(|| too_large(text))?;
+                    Unit::Year
+                } else {
+                    let of = unit.take().or(smallest).unwrap_or(Unit::Second);
+                    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+                    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+                    if whole.is_empty() && fraction.is_empty() || !is_digits(whole) || !is_digits(fraction) {
+                        return Err(invalid(text));
+                    }
+                    let whole: i64 =
+                        if whole.is_empty() { 0 } else { whole.parse().map_err(|_| too_large(text))? };
+                    let fraction: f64 = format!("0.{fraction}0").parse().unwrap_or(0.0);
+                    sums.add(sign * whole, sign as f64 * fraction, of).ok_or_else(|| too_large(text))?;
+                    of
+                };
+                unit = None;
+                count += 1;
+                // Each unit is named once; seconds have parts with names of their own.
+                if seen.contains(&of) {
+                    return Err(invalid(text));
+                }
+                seen.push(of);
+            }
+        }
+    }
+    if count == 0 || unit.is_some_and(|_| !seen.contains(&Unit::Hour)) {
+        return Err(invalid(text));
+    }
+    if is_ago {
+        sums.months = -sums.months;
+        sums.days = -sums.days;
+        sums.microseconds = -sums.microseconds;
+    }
+    Ok(())
+}
+
+/// Reads `hh:mm[:ss[.ffffff]]`, or minutes and seconds.
+fn parse_clock(text: &str, smallest: Option<Unit>) -> Option<i128> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let number = |part: &str| -> Option<i128> {
+        (part.bytes().all(|byte| byte.is_ascii_digit()) && matches!(part.len(), 1..=10))
+            .then(|| part.parse().ok())?
+    };
+    let (hours, minutes, seconds) = match parts[..] {
+        [minutes, seconds] if seconds.contains('.') => ("0", minutes, seconds),
+        [hours, minutes] => (hours, minutes, "0"),
+        [hours, minutes, seconds] => (hours, minutes, seconds),
+        _ => return None,
+    };
+    let (seconds, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
+    let (hours, minutes, seconds) = (number(hours)?, number(minutes)?, number(seconds)?);
+    if minutes >= 60 || seconds > 60 {
+        return None;
+    }
+    Some(((hours * 60 + minutes) * 60 + seconds) * i128::from(SECOND) + i128::from(micros_of(fraction)?))
+}
+
+/// Reads the form of ISO 8601 behind its `P`: with units, or with marks between numbers.
+fn parse_iso(text: &str, sums: &mut Sums) -> Option<()> {
+    let (date, time) = match text.split_once(['T', 't']) {
+        Some((date, time)) => (date, Some(time)),
+        None => (text, None),
+    };
+    if date.is_empty() && time.is_none_or(str::is_empty) {
+        return None;
+    }
+    let is_marked =
+        date.len() > 1 && date[1..].contains('-') && !date.ends_with(|char: char| char.is_ascii_alphabetic());
+    if is_marked || date.is_empty() && time.is_some_and(|time| time.contains(':')) {
+        let units = [Unit::Year, Unit::Month, Unit::Day];
+        for (part, unit) in date.split('-').filter(|part| !part.is_empty()).zip(units) {
+            sums.add(part.parse().ok()?, 0.0, unit)?;
+        }
+        if let Some(time) = time {
+            sums.microseconds += parse_clock(time, None)?;
+        }
+        return Some(());
+    }
+    iso_units(date, sums, |unit| {
+        Some(match unit {
+            'y' => Unit::Year,
+            'm' => Unit::Month,
+            'w' => Unit::Week,
+            'd' => Unit::Day,
+            _ => return None,
+        })
+    })?;
+    iso_units(time.unwrap_or_default(), sums, |unit| {
+        Some(match unit {
+            'h' => Unit::Hour,
+            'm' => Unit::Minute,
+            's' => Unit::Second,
+            _ => return None,
+        })
+    })
+}
+
+fn iso_units(text: &str, sums: &mut Sums, unit: fn(char) -> Option<Unit>) -> Option<()> {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let len = rest.find(|char: char| char.is_ascii_alphabetic())?;
+        let number = &rest[..len];
+        let sign = if number.starts_with('-') { -1 } else { 1 };
+        let digits = number.trim_start_matches(['+', '-']);
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let fraction: f64 = format!("0.{fraction}0").parse().ok()?;
+        let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+        let letter = rest[len..].chars().next()?.to_ascii_lowercase();
+        sums.add(sign * whole, sign as f64 * fraction, unit(letter)?)?;
+        rest = &rest[len + 1..];
+    }
+    Some(())
+}
+
+fn unit_of(word: &str) -> Option<Unit> {
+    Some(match word {
+        "us" | "usec" | "usecs" | "usecond" | "useconds" | "microsecond" | "microseconds" | "microsecon" => {
+            Unit::Microsecond
+        }
+        "ms" | "msec" | "msecs" | "msecond" | "mseconds" | "millisecond" | "milliseconds" | "millisecon" => {
+            Unit::Millisecond
+        }
+        "s" | "sec" | "secs" | "second" | "seconds" => Unit::Second,
+        "m" | "min" | "mins" | "minute" | "minutes" => Unit::Minute,
+        "h" | "hr" | "hrs" | "hour" | "hours" => Unit::Hour,
+        "d" | "day" | "days" => Unit::Day,
+        "w" | "week" | "weeks" => Unit::Week,
+        "mon" | "mons" | "month" | "months" => Unit::Month,
+        "y" | "yr" | "yrs" | "year" | "years" => Unit::Year,
+        "dec" | "decs" | "decade" | "decades" => Unit::Decade,
+        "c" | "cent" | "century" | "centuries" => Unit::Century,
+        "mil" | "mils" | "millennium" | "millennia" => Unit::Millennium,
+        _ => return None,
+    })
+}
+
+impl Interval {
+    /// Returns its text in PostgreSQL's own style.
+    pub(crate) fn print(self) -> String {
+        let mut text = String::new();
+        let mut is_before = false;
+        let parts = [(self.months / 12, "year"), (self.months % 12, "mon"), (self.days, "day")]
+            .map(|(value, unit)| (i64::from(value), unit));
+        for (value, unit) in parts.into_iter().filter(|(value, _)| *value != 0) {
+            let space = if text.is_empty() { "" } else { " " };
+            let sign = if is_before && value > 0 { "+" } else { "" };
+            let plural = if value == 1 { "" } else { "s" };
+            text.push_str(&format!("{space}{sign}{value} {unit}{plural}"));
+            is_before = value < 0;
+        }
+        if text.is_empty() || self.microseconds != 0 {
+            let space = if text.is_empty() { "" } else { " " };
+            let sign = match self.microseconds < 0 {
+                true => "-",
+                false if is_before => "+",
+                false => "",
+            };
+            let micros = self.microseconds.unsigned_abs();
+            let (seconds, micros) = (micros / SECOND as u64, micros % SECOND as u64);
+            let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+            text.push_str(&format!("{space}{sign}{hours:02}:{minutes:02}:{:02}", seconds % 60));
+            if micros != 0 {
+                text.push_str(format!(".{micros:06}").trim_end_matches('0'));
+            }
+        }
+        text
+    }
+
+    /// Leaves out what is smaller than a unit.
+    pub(crate) fn truncated(self, smallest: Unit) -> Self {
+        let time = |unit: i64| Self { microseconds: self.microseconds / unit * unit, ..self };
+        match smallest {
+            Unit::Year => Self { months: self.months / 12 * 12, ..Self::default() },
+            Unit::Month => Self { months: self.months, ..Self::default() },
+            Unit::Day => Self { microseconds: 0, ..self },
+            Unit::Hour => time(3600 * SECOND),
+            Unit::Minute => time(60 * SECOND),
+            _ => self,
+        }
+    }
+
+    pub(crate) fn add(self, other: Self) -> Result<Self> {
+        let sum = || {
+            Some(Self {
+                months: self.months.checked_add(other.months)?,
+                days: self.days.checked_add(other.days)?,
+                microseconds: self.microseconds.checked_add(other.microseconds)?,
+            })
+        };
+        sum().ok_or_else(out_of_range)
+    }
+
+    pub(crate) fn negative(self) -> Result<Self> {
+        let negative = || {
+            Some(Self {
+                months: self.months.checked_neg()?,
+                days: self.days.checked_neg()?,
+                microseconds: self.microseconds.checked_neg()?,
+            })
+        };
+        negative().ok_or_else(out_of_range)
+    }
+
+    /// Multiplies with a number; parts of months become days of which a month has 30, and parts of
+    /// days become time.
+    pub(crate) fn multiplied(self, factor: f64) -> Result<Self> {
+        self.scaled(|part| part * factor)
+    }
+
+    /// Divides by a number.
+    pub(crate) fn divided(self, by: f64) -> Result<Self> {
+        if by == 0.0 {
+            return Err(SqlError::new(code::DIVISION_BY_ZERO, "division by zero"));
+        }
+        self.scaled(|part| part / by)
+    }
+
+    fn scaled(self, scale: impl Fn(f64) -> f64) -> Result<Self> {
+        // As PostgreSQL does it (`interval_mul`), which rounds to microseconds on the way.
+        let rounded = |number: f64| (number * 1e6).round_ties_even() / 1e6;
+        let int = |number: f64| match number >= f64::from(i32::MIN) && number <= f64::from(i32::MAX) {
+            true => Ok(number as i32),
+            false => Err(out_of_range()),
+        };
+        let (months, days) = (scale(self.months.into()), scale(self.days.into()));
+        let whole_months = int(months)?;
+        let mut whole_days = int(days)?;
+        let more_days = rounded((months - f64::from(whole_months)) * 30.0);
+        let mut seconds = rounded((days - f64::from(whole_days) + more_days - more_days.trunc()) * 86_400.0);
+        if seconds.abs() >= 86_400.0 {
+            let extra = (seconds / 86_400.0).trunc();
+            whole_days = whole_days.checked_add(extra as i32).ok_or_else(out_of_range)?;
+            seconds -= extra * 86_400.0;
+        }
+        let whole_days = whole_days.checked_add(int(more_days)?).ok_or_else(out_of_range)?;
+        let time = (scale(self.microseconds as f64) + seconds * 1e6).round_ties_even();
+        if !(time >= -(2f64.powi(63)) && time < 2f64.powi(63)) {
+            return Err(out_of_range());
+        }
+        Ok(Self { months: whole_months, days: whole_days, microseconds: time as i64 })
+    }
+}
