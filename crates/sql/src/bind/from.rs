@@ -10,12 +10,13 @@ use super::{
     query::{self, Query, Shared},
     select::{ResultColumn, refuse},
     sets::{self, SetCall},
+    wrong_kind,
 };
 use crate::{
-    catalog::{Table, undefined},
+    catalog::{self, Privilege, Table, undefined},
     error::{Result, SqlError, code},
     expr::{Comparison, Expr},
-    parse::{folded, relation},
+    parse::{folded, relation, simple},
     system::{self, SystemTable},
     types::Type,
 };
@@ -249,7 +250,7 @@ impl From {
                 conjuncts(self.scope(left, around).condition(on, "JOIN/ON")?, &mut conditions);
                 return Ok(conditions);
             }
-            ast::JoinConstraint::Using(names) => names.iter().map(relation).collect::<Result<_>>()?,
+            ast::JoinConstraint::Using(names) => names.iter().map(simple).collect::<Result<_>>()?,
             ast::JoinConstraint::Natural => {
                 let visible = |from: usize, to: usize| self.columns[from..to].iter().filter(|c| !c.is_hidden);
                 let own: Vec<&str> =
@@ -473,11 +474,25 @@ fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<Res
     if matches!(schema, Some("pg_catalog" | "information_schema")) {
         return Err(undefined(&parts.join(".")));
     }
-    let table = around.parameters.table(&relation(name)?)?;
-    let columns =
-        table.columns.iter().map(|column| ResultColumn { name: column.name.clone(), of: column.of });
-    let columns = columns.collect();
-    Ok((Relation::Table(table), columns, own.to_owned()))
+    let name = relation(name)?;
+    let parameters = around.parameters;
+    let column = |name: &String, of| ResultColumn { name: name.clone(), of };
+    match parameters.relation(&name)? {
+        catalog::Relation::Table(table) => {
+            parameters.check(&table.owner, &table.grants, Privilege::Select, "table", &table.name)?;
+            let columns = table.columns.iter().map(|known| column(&known.name, known.of)).collect();
+            Ok((Relation::Table(table), columns, own.to_owned()))
+        }
+        catalog::Relation::View(view) => {
+            parameters.check(&view.owner, &view.grants, Privilege::Select, "view", &view.name)?;
+            let (relation, mut columns) = bind_view(&view.text, around)?;
+            columns.iter_mut().zip(&view.columns).for_each(|(found, known)| {
+                found.name.clone_from(&known.name);
+            });
+            Ok((relation, columns, own.to_owned()))
+        }
+        catalog::Relation::Sequence(_) | catalog::Relation::Index(_) => Err(wrong_kind(&name)),
+    }
 }
 
 /// Binds the query of a view, which knows no names around it.
@@ -488,7 +503,10 @@ pub(crate) fn bind_view(text: &str, around: Around<'_>) -> Result<(Relation, Vec
     let ast::Statement::Query(query) = *statement else { return Err(damaged()) };
     let parent = Parent { scope: Scope::new(&[], around.parameters), captured: RefCell::default() };
     let alone = Around { parameters: around.parameters, parent: Some(&parent), with: None };
+    let views = &around.parameters.views;
+    views.set(views.get() + 1);
     let mut bound = query::bind(&query, alone)?;
+    views.set(views.get() - 1);
     query::settle(&mut bound);
     let columns = bound.columns.clone();
     Ok((Relation::Query { query: Rc::new(bound), outer: Some(Vec::new()) }, columns))

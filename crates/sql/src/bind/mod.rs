@@ -21,10 +21,10 @@ use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
 
 use self::{aggregates::Grouping, query::With, select::ResultColumn, windows::Calls};
 use crate::{
-    catalog::{Table, undefined},
+    catalog::{Grant, Privilege, Relation, SessionPlace, Table, undefined},
     error::{Result, SqlError, code},
     expr::{Comparison, Expr, Operation, SequenceCall},
-    parse::folded,
+    parse::{folded, relation_of_text},
     sequences::SequenceSlot,
     types::{Type, Value},
 };
@@ -67,8 +67,12 @@ pub(crate) struct Parameters {
     /// The sequences that it names, which are found in the catalog once it is bound.
     pub(crate) sequences: RefCell<Vec<(String, SequenceSlot)>>,
     /// The relations that were looked up, and that which must be for the binding to go on.
-    pub(crate) tables: RefCell<HashMap<String, Option<Rc<Table>>>>,
+    pub(crate) relations: RefCell<HashMap<String, Option<Relation>>>,
     pub(crate) missing: RefCell<Option<String>>,
+    /// The role whose rights count.
+    pub(crate) place: Option<SessionPlace>,
+    /// The views around the present query: their owners had the rights.
+    pub(crate) views: Cell<usize>,
     /// The number of the next query of WITH.
     pub(crate) next_shared: Cell<usize>,
     /// The queries around the present one.
@@ -111,10 +115,10 @@ impl<'a> Scope<'a> {
 }
 
 impl Parameters {
-    /// Returns a table; else notes that it is missing, and fails.
-    pub(crate) fn table(&self, name: &str) -> Result<Rc<Table>> {
-        match self.tables.borrow().get(name) {
-            Some(Some(table)) => Ok(table.clone()),
+    /// Returns a relation; else notes that it is missing, and fails.
+    pub(crate) fn relation(&self, name: &str) -> Result<Relation> {
+        match self.relations.borrow().get(name) {
+            Some(Some(relation)) => Ok(relation.clone()),
             Some(None) => Err(undefined(name)),
             None => {
                 *self.missing.borrow_mut() = Some(name.to_owned());
@@ -123,11 +127,47 @@ impl Parameters {
         }
     }
 
+    /// Returns a table for which the role has a right.
+    pub(crate) fn table_for(&self, name: &str, privilege: Privilege) -> Result<Rc<Table>> {
+        match self.relation(name)? {
+            Relation::Table(table) => {
+                self.check(&table.owner, &table.grants, privilege, "table", &table.name)?;
+                Ok(table)
+            }
+            Relation::View(view) => {
+                let verb = match privilege {
+                    Privilege::Insert => "insert into",
+                    Privilege::Delete => "delete from",
+                    _ => "update",
+                };
+                let message = format!("cannot {verb} view \"{}\"", view.name);
+                Err(SqlError::new(code::NOT_IN_STATE, message))
+            }
+            Relation::Sequence(_) | Relation::Index(_) => Err(wrong_kind(name)),
+        }
+    }
+
+    /// Refuses a use for which the role has no right.
+    pub(crate) fn check(
+        &self,
+        owner: &str,
+        grants: &[Grant],
+        privilege: Privilege,
+        what: &str,
+        name: &str,
+    ) -> Result<()> {
+        match &self.place {
+            Some(place) if self.views.get() == 0 => place.check(owner, grants, privilege, what, name),
+            _ => Ok(()),
+        }
+    }
+
     /// Forgets what a binding has found that is repeated.
     pub(crate) fn begin_again(&self) {
         self.sequences.borrow_mut().clear();
         self.next_shared.set(0);
         self.depth.set(0);
+        self.views.set(0);
     }
 
     /// Returns the type of a parameter; `wanted` is noted if it had none.
@@ -595,7 +635,7 @@ impl Scope<'_> {
             return Err(unsupported());
         };
         let slot = SequenceSlot::default();
-        self.parameters.sequences.borrow_mut().push((named_relation(named), slot.clone()));
+        self.parameters.sequences.borrow_mut().push((relation_of_text(named), slot.clone()));
         let call = match (name, rest) {
             ("nextval", []) => SequenceCall::Next,
             ("currval", []) => SequenceCall::Current,
@@ -613,11 +653,8 @@ impl Scope<'_> {
     }
 }
 
-/// Returns the name of a relation in a text of SQL: folded, unless it is quoted.
-fn named_relation(text: &str) -> String {
-    let name = text.strip_prefix("public.").unwrap_or(text);
-    match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
-        Some(quoted) => quoted.to_owned(),
-        None => name.to_ascii_lowercase(),
-    }
+/// The error for a relation that has no rows.
+pub(crate) fn wrong_kind(name: &str) -> SqlError {
+    let message = format!("cannot open relation \"{}\"", crate::catalog::shown(name));
+    SqlError::new("42809", message)
 }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
-    parse::{WEAKER_LOCK, folded, relation},
+    parse::{WEAKER_LOCK, folded, simple},
     spool::Direction,
     types::Type,
 };
@@ -210,7 +210,7 @@ pub(crate) fn bind_items(
                 ast::SelectItemQualifiedWildcardKind::ObjectName(name),
                 options,
             ) if *options == plain => {
-                let table = relation(name)?;
+                let table = simple(name)?;
                 let mut is_there = false;
                 for (at, column) in scope.columns.iter().enumerate() {
                     // A column of USING stands for the hidden one of its table.

@@ -554,7 +554,8 @@ impl<'a> Session<'a> {
                 Some((_, plan)) => (plan, prepared.types.clone()),
                 None => {
                     let types = std::cell::RefCell::new(prepared.types.clone());
-                    let parameters = Parameters { types, ..Parameters::default() };
+                    let place = Some(self.catalog.place().clone());
+                    let parameters = Parameters { types, place, ..Parameters::default() };
                     let statement = &prepared.statement;
                     let catalog = &mut self.catalog;
                     let plan = run::plan(statement, catalog, &self.store, transaction, &parameters).await?;

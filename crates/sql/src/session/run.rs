@@ -13,7 +13,7 @@ use crate::{
         query::{self, Body, Query},
         select::{self, ResultColumn},
     },
-    catalog::{Catalog, Table, Transaction},
+    catalog::{self, Catalog, Privilege, Table, Transaction},
     ddl,
     dml::{self, Change, ChangeKind},
     error::{Result, SqlError, code},
@@ -143,12 +143,14 @@ pub(super) async fn plan(
         parameters.begin_again();
         let bound = bind(statement, parameters);
         let Some(missing) = parameters.missing.take() else { break bound? };
-        let found = catalog.find(store, by, &missing).await?;
-        parameters.tables.borrow_mut().insert(missing, found);
+        let found = catalog.relation(store, by, &missing).await?.map(|(_, relation)| relation);
+        parameters.relations.borrow_mut().insert(missing, found);
     };
     catalog.find_sequences(store, by, parameters.sequences.take()).await?;
-    for table in parameters.tables.take().into_values().flatten() {
-        if plan.tables.iter().all(|(known, _)| *known != table.id) {
+    for relation in parameters.relations.take().into_values().flatten() {
+        if let catalog::Relation::Table(table) = relation
+            && plan.tables.iter().all(|(known, _)| *known != table.id)
+        {
             plan.tables.push((table.id, TableMode::Read));
         }
     }
@@ -182,10 +184,14 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             let ast::TableObject::TableName(name) = &insert.table else {
                 return Err(SqlError::unsupported(format!("INSERT INTO {}", insert.table)));
             };
-            written(dml::bind_insert(insert, &parameters.table(&relation(name)?)?, parameters)?)
+            written(dml::bind_insert(
+                insert,
+                &parameters.table_for(&relation(name)?, Privilege::Insert)?,
+                parameters,
+            )?)
         }
         ast::Statement::Update(update) => {
-            let table = parameters.table(&named(&update.table)?)?;
+            let table = parameters.table_for(&named(&update.table)?, Privilege::Update)?;
             written(dml::bind_update(update, &table, parameters)?)
         }
         ast::Statement::Delete(delete) => {
@@ -193,7 +199,7 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             let [from] = &from[..] else {
                 return Err(SqlError::unsupported("DELETE from several tables"));
             };
-            let table = parameters.table(&named(from)?)?;
+            let table = parameters.table_for(&named(from)?, Privilege::Delete)?;
             written(dml::bind_delete(delete, &table, parameters)?)
         }
         other => Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
@@ -584,7 +590,7 @@ impl Session<'_> {
         let mut tables = Vec::new();
         for name in names {
             let table = self.catalog.table_of_index(&self.store, by, &relation(name)?).await?;
-            tables.extend(table.map(|table| table.name.clone()));
+            tables.extend(table.map(|(table, _)| table.relation().qualified()));
         }
         Ok(tables)
     }
