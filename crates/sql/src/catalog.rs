@@ -363,6 +363,19 @@ impl Catalog {
         Ok(tables.into_inner())
     }
 
+    /// Returns the sequences of the database.
+    pub(crate) async fn sequences(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<Sequence>> {
+        let sequences = std::cell::RefCell::new(Vec::new());
+        let collect = |entry: &Entry| {
+            if let Entry::Sequence(sequence) = entry {
+                sequences.borrow_mut().push(sequence.clone());
+            }
+            false
+        };
+        Self::any(store, by, &self.place.prefix(), collect).await?;
+        Ok(sequences.into_inner())
+    }
+
     /// Returns whether the default of a column names a sequence.
     pub(crate) async fn needs_sequence(
         &self,
@@ -393,6 +406,25 @@ impl Catalog {
     ) -> Result<Option<T>> {
         let found = by.get(store.catalog(), &[&[kind], name.as_bytes()].concat()).await?;
         found.map(|bytes| serde_json::from_slice(&bytes).map_err(|_| damaged(name))).transpose()
+    }
+
+    /// Reads all rows of the catalog of a kind that is no relation, with their names.
+    pub(crate) async fn read_all<T: DeserializeOwned>(
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        kind: u8,
+    ) -> Result<Vec<(String, T)>> {
+        let (mut all, mut place) = (Vec::new(), Some(ScanPlace::from(&[kind])));
+        while let Some(from) = place {
+            let (rows, next) = by.scan(store.catalog(), &from).await?;
+            for (key, bytes) in rows.iter().filter(|(key, _)| key.first() == Some(&kind)) {
+                let name = String::from_utf8_lossy(&key[1..]).into_owned();
+                let read = serde_json::from_slice(bytes).map_err(|_| damaged(&name))?;
+                all.push((name, read));
+            }
+            place = next.filter(|_| rows.last().is_none_or(|(key, _)| key.first() == Some(&kind)));
+        }
+        Ok(all)
     }
 
     /// Writes or removes a row of the catalog that is no relation.

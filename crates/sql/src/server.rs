@@ -427,7 +427,7 @@ async fn session(
         process,
         sequences: Drawn::default(),
         place: place.clone(),
-        definitions: Definitions::default(),
+        definitions: Definitions::new(shared.first.role.clone()),
     };
     let parts = SessionParts {
         store,

@@ -1,0 +1,379 @@
+//! The definitions of a database at one version of the catalog, with the numbers by which
+//! PostgreSQL's clients know them.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{HashMap, HashSet},
+    rc::Rc,
+};
+
+use plexus_cache::Cache;
+use plexus_store::Store;
+
+use super::relations::{self, INFORMATION_SCHEMA, PG_CATALOG, SystemTable};
+use crate::{
+    catalog::{Catalog, Index, SessionPlace, Table, Transaction},
+    error::{Result, SqlError},
+    roles::{DATABASE, ROLE, Role},
+    sequences::Sequence,
+};
+
+/// The number of the schema `public`.
+pub(crate) const PUBLIC: u32 = 2200;
+/// The first number of an object that is not part of the system.
+const FIRST: u32 = 16384;
+/// Numbers from here on are made from names; those before from the catalog's own numbers.
+const NAMED: u32 = 1 << 30;
+/// The number of the database `postgres`.
+const POSTGRES: u32 = 5;
+/// The number of the role with which a cluster begins.
+pub(crate) const FIRST_ROLE: u32 = 10;
+/// The role that owns the schema `public`: the owner of the database belongs to it.
+pub(crate) const DATABASE_OWNER: u32 = 6171;
+
+/// The definitions of a database at the snapshot of a statement.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) tables: Vec<Rc<Table>>,
+    /// All that stands in `pg_class`.
+    pub(crate) relations: Vec<Relation>,
+    pub(crate) roles: Vec<(u32, String, Role)>,
+    pub(crate) databases: Vec<(u32, String)>,
+    /// Schemas: number, name and the owner's number.
+    pub(crate) schemas: Vec<(u32, String, u32)>,
+    /// The number of the database.
+    pub(crate) database: u32,
+    numbers: Numbers,
+    by_oid: HashMap<u32, usize>,
+    by_name: HashMap<(u32, String), usize>,
+    /// The numbers of constraints by table and name, and of defaults by table and column.
+    constraints: HashMap<(u32, String), u32>,
+    defaults: HashMap<(u32, usize), u32>,
+}
+
+/// A relation: something with a row in `pg_class`.
+#[derive(Debug)]
+pub(crate) struct Relation {
+    pub(crate) oid: u32,
+    pub(crate) schema: u32,
+    pub(crate) name: String,
+    pub(crate) of: RelationOf,
+}
+
+/// The definition of a relation.
+#[derive(Debug)]
+pub(crate) enum RelationOf {
+    Table(Rc<Table>),
+    /// An index of a table with this number; without a place in its list it is that of the primary key.
+    Index(u32, Rc<Table>, Option<usize>),
+    Sequence(Sequence),
+    System(&'static SystemTable),
+}
+
+impl Relation {
+    /// Returns the key columns of an index.
+    pub(crate) fn key(&self) -> Option<Key<'_>> {
+        let RelationOf::Index(table_oid, table, at) = &self.of else { return None };
+        let index = at.and_then(|at| table.indexes.get(at));
+        let columns = match index {
+            Some(index) => &index.columns[..],
+            None => table.primary.as_ref().map_or(&[][..], |key| &key.columns),
+        };
+        Some(Key { oid: self.oid, name: &self.name, table_oid: *table_oid, table, columns, index })
+    }
+
+    pub(crate) fn is_system(&self) -> bool {
+        matches!(self.of, RelationOf::System(_))
+    }
+
+    /// Returns the name of the role that owns it.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        match &self.of {
+            RelationOf::Table(table) | RelationOf::Index(_, table, _) => Some(&table.owner),
+            RelationOf::Sequence(sequence) => Some(&sequence.owner),
+            RelationOf::System(_) => None,
+        }
+    }
+}
+
+/// An index, or a primary key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key<'a> {
+    pub(crate) oid: u32,
+    pub(crate) name: &'a str,
+    pub(crate) table_oid: u32,
+    pub(crate) table: &'a Table,
+    pub(crate) columns: &'a [usize],
+    /// `None` is the primary key.
+    pub(crate) index: Option<&'a Index>,
+}
+
+impl Key<'_> {
+    pub(crate) fn is_primary(self) -> bool {
+        self.index.is_none()
+    }
+
+    pub(crate) fn is_unique(self) -> bool {
+        self.index.is_none_or(|index| index.is_unique)
+    }
+
+    /// Returns whether a constraint has made it.
+    pub(crate) fn is_constraint(self) -> bool {
+        self.index.is_none_or(|index| index.is_unique && index.name.ends_with("_key"))
+    }
+}
+
+/// Gives numbers to objects. The same objects get the same numbers on all nodes and in all runs.
+#[derive(Default, Debug)]
+struct Numbers {
+    used: HashSet<u32>,
+}
+
+impl Numbers {
+    /// Returns the number of an object that has one in the catalog.
+    fn of_id(&mut self, id: u64) -> u32 {
+        let span = u64::from(NAMED - FIRST);
+        self.free(FIRST + (id % span) as u32)
+    }
+
+    /// Returns the number of an object with a name, which belongs to an object with an `id`.
+    fn of_name(&mut self, kind: &str, id: u64, name: &str) -> u32 {
+        // FNV-1a, since all versions of all nodes must agree.
+        let bytes = kind.bytes().chain(id.to_le_bytes()).chain(name.bytes());
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        self.free(NAMED | (hash >> 32) as u32 & (NAMED - 1))
+    }
+
+    fn free(&mut self, mut number: u32) -> u32 {
+        while !self.used.insert(number) {
+            number = if number >= (1 << 31) - 1 { FIRST } else { number + 1 };
+        }
+        number
+    }
+}
+
+impl Snapshot {
+    /// Reads the definitions. `first` is the role with which the cluster began.
+    pub(crate) async fn read(
+        place: &SessionPlace,
+        first: &str,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+    ) -> Result<Self> {
+        let catalog = Catalog::new(place.clone());
+        let tables = catalog.tables(store, by).await?;
+        let sequences = catalog.sequences(store, by).await?;
+        let roles = Catalog::read_all(store, by, ROLE).await?;
+        let databases = Catalog::read_all(store, by, DATABASE).await?;
+        let mut read = Self::new(tables, sequences);
+        read.add_roles(first, roles);
+        read.add_databases(first, databases, place.database);
+        Ok(read)
+    }
+
+    /// Gives numbers to tables and sequences.
+    pub(crate) fn new(mut tables: Vec<Table>, mut sequences: Vec<Sequence>) -> Self {
+        // The order decides the numbers if two are the same.
+        tables.sort_by_key(|table| table.id);
+        sequences.sort_by_key(|sequence| sequence.id);
+        let (mut numbers, mut relations) = (Numbers::default(), Vec::new());
+        let tables: Vec<Rc<Table>> = tables.into_iter().map(Rc::new).collect();
+        let mut add = |oid, schema, name: &str, of| {
+            relations.push(Relation { oid, schema, name: name.to_owned(), of });
+        };
+        for table in relations::all() {
+            add(table.oid, table.schema_oid(), table.name, RelationOf::System(table));
+        }
+        let oids: Vec<u32> = tables.iter().map(|table| numbers.of_id(table.id)).collect();
+        for (table, oid) in tables.iter().zip(&oids) {
+            add(*oid, PUBLIC, &table.name, RelationOf::Table(table.clone()));
+        }
+        for sequence in sequences {
+            add(numbers.of_id(sequence.id), PUBLIC, &sequence.name.clone(), RelationOf::Sequence(sequence));
+        }
+        for (table, oid) in tables.iter().zip(&oids) {
+            let primary = table.primary.iter().map(|key| (&key.name, None));
+            let indexes = table.indexes.iter().enumerate().map(|(at, index)| (&index.name, Some(at)));
+            for (name, at) in primary.chain(indexes) {
+                let index = numbers.of_name("index", table.id, name);
+                add(index, PUBLIC, name, RelationOf::Index(*oid, table.clone(), at));
+            }
+        }
+        let (mut constraints, mut defaults) = (HashMap::new(), HashMap::new());
+        for (table, oid) in tables.iter().zip(&oids) {
+            for name in constraint_names(table) {
+                let number = numbers.of_name("constraint", table.id, name);
+                constraints.insert((*oid, name.to_owned()), number);
+            }
+            for (column, number) in table.columns.iter().zip(1..) {
+                if column.default.is_some() {
+                    defaults.insert((*oid, number), numbers.of_name("default", table.id, &column.name));
+                }
+            }
+        }
+        let by_oid = relations.iter().enumerate().map(|(at, one)| (one.oid, at)).collect();
+        let by_name =
+            relations.iter().enumerate().map(|(at, one)| ((one.schema, one.name.clone()), at)).collect();
+        let schemas = [
+            (PG_CATALOG, "pg_catalog", FIRST_ROLE),
+            (PUBLIC, "public", DATABASE_OWNER),
+            (INFORMATION_SCHEMA, "information_schema", FIRST_ROLE),
+        ];
+        Self {
+            tables,
+            relations,
+            roles: Vec::new(),
+            databases: Vec::new(),
+            schemas: schemas.map(|(oid, name, owner)| (oid, name.to_owned(), owner)).into(),
+            database: 0,
+            numbers,
+            by_oid,
+            by_name,
+            constraints,
+            defaults,
+        }
+    }
+
+    fn add_roles(&mut self, first: &str, mut read: Vec<(String, Role)>) {
+        if !read.iter().any(|(name, _)| name == first) {
+            read.push((first.to_owned(), Role::first(None)));
+        }
+        read.sort_by(|one, other| one.0.cmp(&other.0));
+        for (name, role) in read {
+            let oid = if name == first { FIRST_ROLE } else { self.numbers.of_name("role", 0, &name) };
+            self.roles.push((oid, name, role));
+        }
+        self.roles.push((DATABASE_OWNER, "pg_database_owner".into(), Role::default()));
+    }
+
+    fn add_databases(&mut self, first: &str, read: Vec<(String, u32)>, own: u32) {
+        let of_start = [("postgres".to_owned(), 0), (first.to_owned(), 1)];
+        let mut all: Vec<(String, u32)> = of_start.into_iter().chain(read).collect();
+        all.sort_by_key(|(_, number)| *number);
+        all.dedup_by(|one, other| one.0 == other.0);
+        for (name, number) in all {
+            let oid = if number == 0 { POSTGRES } else { self.numbers.of_id(number.into()) };
+            self.databases.push((oid, name));
+            if number == own {
+                self.database = oid;
+            }
+        }
+    }
+
+    /// Returns the relation with a number.
+    pub(crate) fn relation(&self, oid: u32) -> Option<&Relation> {
+        self.by_oid.get(&oid).map(|at| &self.relations[*at])
+    }
+
+    /// Returns the relation with a name in a schema.
+    pub(crate) fn find(&self, schema: u32, name: &str) -> Option<&Relation> {
+        self.by_name.get(&(schema, name.to_owned())).map(|at| &self.relations[*at])
+    }
+
+    /// Returns the number of a role.
+    pub(crate) fn role(&self, name: &str) -> u32 {
+        self.roles.iter().find(|(_, known, _)| known == name).map_or(0, |(oid, ..)| *oid)
+    }
+
+    /// Returns the number of the owner of a relation.
+    pub(crate) fn owner_of(&self, relation: &Relation) -> u32 {
+        relation.owner().map_or(FIRST_ROLE, |owner| self.role(owner))
+    }
+
+    /// Returns the name of a schema.
+    pub(crate) fn schema_name(&self, oid: u32) -> Option<&str> {
+        self.schemas.iter().find(|(known, ..)| *known == oid).map(|(_, name, _)| name.as_str())
+    }
+
+    /// Returns the number of a schema.
+    pub(crate) fn schema_oid(&self, name: &str) -> Option<u32> {
+        self.schemas.iter().find(|(_, known, _)| known == name).map(|(oid, ..)| *oid)
+    }
+
+    /// Returns the sequence with a name of the catalog.
+    pub(crate) fn sequence(&self, name: &str) -> Option<&Relation> {
+        self.find(PUBLIC, name).filter(|relation| matches!(relation.of, RelationOf::Sequence(_)))
+    }
+
+    /// Returns the number of a constraint of a table.
+    pub(crate) fn constraint_oid(&self, table: u32, name: &str) -> u32 {
+        self.constraints.get(&(table, name.to_owned())).copied().unwrap_or_default()
+    }
+
+    /// Returns the number of the default of a column, counted from 1.
+    pub(crate) fn default_oid(&self, table: u32, column: usize) -> u32 {
+        self.defaults.get(&(table, column)).copied().unwrap_or_default()
+    }
+
+    /// Returns all indexes and primary keys.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key<'_>> {
+        self.relations.iter().filter_map(Relation::key)
+    }
+}
+
+/// Returns the names of the constraints of a table.
+fn constraint_names(table: &Table) -> impl Iterator<Item = &str> {
+    let primary = table.primary.iter().map(|key| key.name.as_str());
+    primary.chain(table.indexes.iter().map(|index| index.name.as_str()))
+}
+
+/// The definitions that a session knows. Functions need them at once, so an evaluation without them
+/// fails, and is repeated when they are there.
+#[derive(Default, Debug)]
+pub(crate) struct Definitions {
+    /// The role with which the cluster began.
+    first: String,
+    /// The definitions and the version of the catalog that has them.
+    known: RefCell<Option<(Vec<u8>, Rc<Snapshot>)>>,
+    /// They are those of the present statement.
+    is_current: Cell<bool>,
+    is_wanted: Cell<bool>,
+}
+
+impl Definitions {
+    /// Makes those of a session of a cluster that began with a role.
+    pub(crate) fn new(first: String) -> Self {
+        Self { first, ..Self::default() }
+    }
+
+    /// Returns the definitions; else notes that they are wanted, and fails.
+    pub(crate) fn get(&self) -> Result<Rc<Snapshot>> {
+        match &*self.known.borrow() {
+            Some((_, known)) if self.is_current.get() => Ok(known.clone()),
+            _ => {
+                self.is_wanted.set(true);
+                Err(SqlError::unsupported("a name of the catalog in this place"))
+            }
+        }
+    }
+
+    /// Returns whether an evaluation has missed them.
+    pub(crate) fn take_wanted(&self) -> bool {
+        self.is_wanted.take()
+    }
+
+    /// Reads them, unless those of this version are known.
+    pub(crate) async fn supply(
+        &self,
+        place: &SessionPlace,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+    ) -> Result<()> {
+        let version = Catalog::version(store, by).await?;
+        let is_known = self.known.borrow().as_ref().is_some_and(|(known, _)| *known == version);
+        if !is_known {
+            let read = Rc::new(Snapshot::read(place, &self.first, store, by).await?);
+            *self.known.borrow_mut() = Some((version, read));
+        }
+        self.is_current.set(true);
+        Ok(())
+    }
+
+    /// Ends a statement: the next one may have other definitions.
+    pub(crate) fn end_statement(&self) {
+        self.is_current.set(false);
+        self.is_wanted.set(false);
+    }
+}
