@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::{
     error::{Result, SqlError, code},
-    functions::{Context, Function},
+    functions::{BoundFunction, Context},
     sequences::SequenceSlot,
     system,
     types::{Type, Value, numeric::Numeric, out_of_range},
@@ -41,7 +41,7 @@ pub(crate) enum Expr {
     In(Box<Expr>, Vec<Expr>),
     /// Conditions with their results, and the result if none is true.
     Case(Vec<(Expr, Expr)>, Box<Expr>),
-    Call(&'static Function, Vec<Expr>),
+    Call(BoundFunction, Vec<Expr>),
     Sequence(SequenceSlot, SequenceCall),
     Coalesce(Vec<Expr>),
 }
@@ -262,11 +262,7 @@ impl Expr {
             Self::Call(function, arguments) => {
                 let values: Vec<Value> =
                     arguments.iter().map(|argument| argument.evaluate(inputs)).collect::<Result<_>>()?;
-                // Functions of arguments are strict.
-                match values.iter().any(Value::is_null) {
-                    true => Value::Null,
-                    false => (function.act)(&values, inputs.context)?,
-                }
+                function.call(&values, inputs.context)?
             }
         })
     }

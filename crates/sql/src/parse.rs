@@ -3,6 +3,7 @@
 use sqlparser::{
     ast,
     dialect::PostgreSqlDialect,
+    keywords::Keyword,
     parser::Parser,
     tokenizer::{Token, TokenWithSpan, Tokenizer},
 };
@@ -15,6 +16,9 @@ const MOST_DEPTH: usize = 200;
 /// The table of which FOR UPDATE and FOR SHARE are, if FOR NO KEY UPDATE or FOR KEY SHARE was
 /// meant: the library does not know them.
 pub(crate) const WEAKER_LOCK: &str = "weaker lock";
+
+/// The name of the argument that stands behind the word VARIADIC: the library does not know it.
+pub(crate) const VARIADIC: &str = "variadic argument";
 
 /// A statement of a client.
 #[derive(Clone, Debug)]
@@ -63,7 +67,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
         }
     };
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
-    let tokens = know_weaker_locks(tokens.map_err(|error| failed(&error))?);
+    let tokens = know_variadic(know_weaker_locks(tokens.map_err(|error| failed(&error))?));
     let mut parser = Parser::new(&PostgreSqlDialect {})
         .with_recursion_limit(MOST_DEPTH)
         .with_tokens_with_locations(tokens);
@@ -112,6 +116,21 @@ fn know_weaker_locks(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
         }
     }
     written
+}
+
+/// Writes the word VARIADIC as [`VARIADIC`] says.
+fn know_variadic(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let written = |token: TokenWithSpan| match &token.token {
+        Token::Word(word) if word.keyword == Keyword::VARIADIC => {
+            let named = [Token::make_word(VARIADIC, Some('"')), Token::RArrow];
+            named.map(|named| TokenWithSpan { token: named, span: token.span }).to_vec()
+        }
+        _ => vec![token],
+    };
+    match tokens.iter().any(|token| matches!(&token.token, Token::Word(word) if word.keyword == Keyword::VARIADIC)) {
+        true => tokens.into_iter().flat_map(written).collect(),
+        false => tokens,
+    }
 }
 
 /// Reads CREATE USER, which is CREATE ROLE with LOGIN.

@@ -1,5 +1,6 @@
 //! The binder: statements of names become expressions over columns with types.
 
+mod calls;
 pub(crate) mod select;
 
 use std::cell::RefCell;
@@ -9,7 +10,6 @@ use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
 use crate::{
     error::{Result, SqlError, code},
     expr::{Comparison, Expr, Operation, SequenceCall},
-    functions,
     parse::folded,
     sequences::SequenceSlot,
     types::{Type, Value},
@@ -365,17 +365,8 @@ impl Scope<'_> {
             E::Case { operand, conditions, else_result, .. } => {
                 self.case(operand.as_deref(), conditions, else_result.as_deref())?
             }
-            E::Substring { expr, substring_from, substring_for, .. } => {
-                let mut arguments = vec![self.bind(expr)?];
-                let one = ast::Expr::value(ast::Value::Number("1".into(), false));
-                arguments.push(self.bind(substring_from.as_deref().unwrap_or(&one))?);
-                if let Some(count) = substring_for {
-                    arguments.push(self.bind(count)?);
-                }
-                self.call("substr", arguments)?
-            }
             E::Function(function) => self.function(function)?,
-            other => return Err(SqlError::unsupported(format!("the expression {other}"))),
+            other => self.special_call(other)?,
         })
     }
 
@@ -529,91 +520,6 @@ impl Scope<'_> {
         let (mut results, of) = self.unified(results, "CASE")?;
         let otherwise = results.pop().unwrap_or(Expr::Value(Value::Null));
         Ok((Expr::Case(conditions.into_iter().zip(results).collect(), otherwise.boxed()), of))
-    }
-
-    fn call(&self, name: &str, arguments: Vec<Typed>) -> Result<Typed> {
-        let types: Vec<Type> = arguments.iter().map(|(_, of)| *of).collect();
-        let Some(function) = functions::find(name, &types) else {
-            let types: Vec<&str> = types.iter().map(|of| of.name()).collect();
-            let message = format!("function {name}({}) does not exist", types.join(", "));
-            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
-        };
-        let arguments = arguments.into_iter().zip(function.arguments);
-        let arguments = arguments.map(|(typed, to)| coerce(typed, *to, self.parameters, false));
-        Ok((Expr::Call(function, arguments.collect::<Result<_>>()?), function.result))
-    }
-
-    fn function(&self, function: &ast::Function) -> Result<Typed> {
-        let unsupported = || SqlError::unsupported(format!("the call {function}"));
-        let name = match &function.name.0[..] {
-            [name] => name.as_ident().map(folded).ok_or_else(unsupported)?,
-            [schema, name] if schema.as_ident().map(folded).as_deref() == Some("pg_catalog") => {
-                name.as_ident().map(folded).ok_or_else(unsupported)?
-            }
-            _ => return Err(unsupported()),
-        };
-        let is_plain = function.filter.is_none()
-            && function.over.is_none()
-            && function.within_group.is_empty()
-            && function.null_treatment.is_none()
-            && function.parameters == ast::FunctionArguments::None;
-        let empty =
-            ast::FunctionArgumentList { duplicate_treatment: None, args: Vec::new(), clauses: Vec::new() };
-        let list = match &function.args {
-            ast::FunctionArguments::None => &empty,
-            ast::FunctionArguments::List(list) => list,
-            ast::FunctionArguments::Subquery(_) => return Err(unsupported()),
-        };
-        if !is_plain || !list.clauses.is_empty() {
-            return Err(unsupported());
-        }
-        let kind = match name.as_str() {
-            "count" => Some(AggregateKind::Count),
-            "sum" => Some(AggregateKind::Sum),
-            "avg" => Some(AggregateKind::Average),
-            "min" => Some(AggregateKind::Least),
-            "max" => Some(AggregateKind::Greatest),
-            _ => None,
-        };
-        if let Some(kind) = kind {
-            return self.aggregate(function, kind, list);
-        }
-        if list.duplicate_treatment.is_some() {
-            return Err(unsupported());
-        }
-        if matches!(name.as_str(), "nextval" | "currval" | "setval") {
-            return self.sequence(&name, function, list);
-        }
-        let mut arguments = Vec::new();
-        for argument in &list.args {
-            let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) = argument else {
-                return Err(unsupported());
-            };
-            arguments.push(self.bind(argument)?);
-        }
-        match name.as_str() {
-            "coalesce" if !arguments.is_empty() => {
-                let (all, of) = self.unified(arguments, "COALESCE")?;
-                Ok((Expr::Coalesce(all), of))
-            }
-            "current_timestamp" => self.call("now", arguments),
-            "localtimestamp" => {
-                let (now, of) = self.call("now", arguments)?;
-                let value = now.boxed();
-                let to = Type::Timestamp;
-                Ok((Expr::Cast { value, from: of, to, is_explicit: true }, to))
-            }
-            "current_date" => {
-                let (now, of) = self.call("now", arguments)?;
-                Ok((
-                    Expr::Cast { value: now.boxed(), from: of, to: Type::Date, is_explicit: true },
-                    Type::Date,
-                ))
-            }
-            "user" | "current_role" => self.call("current_user", arguments),
-            "current_catalog" => self.call("current_database", arguments),
-            name => self.call(name, arguments),
-        }
     }
 
     /// Binds a call that names a sequence, as text or as `regclass`.

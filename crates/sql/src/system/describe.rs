@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use sqlparser::ast;
+use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser};
 
 use super::{
     Snapshot,
@@ -139,7 +139,8 @@ pub(crate) fn constraint(_snapshot: &Snapshot, of: &Constraint<'_>) -> String {
 /// Returns the default of a column as PostgreSQL shows it.
 pub(crate) fn default_of(column: &Column) -> Option<String> {
     let text = column.default.as_ref()?;
-    let parsed = crate::parse::expression(text).ok()?;
+    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).ok()?;
+    let parsed = parser.parse_expr().ok()?;
     expression(&parsed, column.of).or_else(|| Some(text.clone()))
 }
 

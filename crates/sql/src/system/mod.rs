@@ -8,11 +8,13 @@
 //! | `classes`, `constraints`, `types`, `cluster` | rows from the definitions |
 //! | `names` | types whose values are shown as names |
 //! | `describe` | definitions as text |
+//! | `functions` | the functions that show definitions |
 
 mod classes;
 mod cluster;
 mod constraints;
 mod describe;
+pub(crate) mod functions;
 mod names;
 mod relations;
 mod rows;

@@ -38,7 +38,7 @@ pub(crate) struct CatalogType {
     is_preferred: bool,
     delimiter: &'static str,
     element: u32,
-    array: u32,
+    pub(crate) array: u32,
     /// The functions for text and binary input and output, and others.
     functions: [&'static str; 8],
     pub(crate) alignment: &'static str,
