@@ -14,7 +14,7 @@ use crate::{
     error::{Result, SqlError, code},
     exec::{Run, matching, select},
     expr::{Expr, Inputs},
-    parse::{folded, relation},
+    parse::{folded, simple, unqualified},
     spool::Rows,
     types::{Value, encode, text},
 };
@@ -65,7 +65,7 @@ fn columns_of(table: &Table, names: &[ast::ObjectName]) -> Result<Vec<usize>> {
     }
     let mut columns = Vec::new();
     for name in names {
-        let column = table.column(&relation(name)?)?;
+        let column = table.column(&simple(name)?)?;
         if columns.contains(&column) {
             let message = format!("column \"{name}\" specified more than once");
             return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
@@ -93,7 +93,7 @@ fn assignments(table: &Table, scope: &Scope<'_>, all: &[ast::Assignment]) -> Res
         let ast::AssignmentTarget::ColumnName(name) = &assignment.target else {
             return Err(SqlError::unsupported(format!("the assignment {assignment}")));
         };
-        let column = table.column(&relation(name)?)?;
+        let column = table.column(&simple(name)?)?;
         if set.iter().any(|(known, _)| *known == column) {
             let message = format!("multiple assignments to same column \"{name}\"");
             return Err(SqlError::new(code::SYNTAX_ERROR, message));
@@ -226,7 +226,7 @@ fn check_target(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<(
     match target {
         None => Ok(()),
         Some(ast::ConflictTarget::OnConstraint(name)) => {
-            let name = relation(name)?;
+            let name = simple(name)?;
             match primary.is_some_and(|primary| primary.name == name) {
                 true => Ok(()),
                 false => Err(SqlError::unsupported("ON CONFLICT of another constraint than the primary key")),
@@ -251,7 +251,7 @@ fn check_target(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<(
 fn table_and_alias(table: &ast::TableWithJoins) -> Result<String> {
     refuse(!table.joins.is_empty(), "a join in this statement")?;
     match &table.relation {
-        ast::TableFactor::Table { name, alias: None, .. } => relation(name),
+        ast::TableFactor::Table { name, alias: None, .. } => Ok(unqualified(name)?),
         ast::TableFactor::Table { alias: Some(alias), .. } => Ok(folded(&alias.name)),
         other => Err(SqlError::unsupported(format!("{other} in this statement"))),
     }

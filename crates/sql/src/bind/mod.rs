@@ -10,7 +10,7 @@ use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
 use crate::{
     error::{Result, SqlError, code},
     expr::{Comparison, Expr, Operation, SequenceCall},
-    parse::folded,
+    parse::{folded, relation_of_text},
     sequences::SequenceSlot,
     types::{Type, Value},
 };
@@ -549,7 +549,7 @@ impl Scope<'_> {
             return Err(unsupported());
         };
         let slot = SequenceSlot::default();
-        self.parameters.sequences.borrow_mut().push((named_relation(named), slot.clone()));
+        self.parameters.sequences.borrow_mut().push((relation_of_text(named), slot.clone()));
         let call = match (name, rest) {
             ("nextval", []) => SequenceCall::Next,
             ("currval", []) => SequenceCall::Current,
@@ -621,15 +621,6 @@ impl Scope<'_> {
         let mut aggregates = grouping.aggregates.borrow_mut();
         aggregates.push((function.clone(), aggregate, result));
         Ok((Expr::Column(before + aggregates.len() - 1), result))
-    }
-}
-
-/// Returns the name of a relation in a text of SQL: folded, unless it is quoted.
-fn named_relation(text: &str) -> String {
-    let name = text.strip_prefix("public.").unwrap_or(text);
-    match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
-        Some(quoted) => quoted.to_owned(),
-        None => name.to_ascii_lowercase(),
     }
 }
 

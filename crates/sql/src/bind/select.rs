@@ -10,7 +10,7 @@ use crate::{
     catalog::{Table, undefined},
     error::{Result, SqlError, code},
     expr::{Comparison, Expr},
-    parse::{WEAKER_LOCK, folded, relation},
+    parse::{WEAKER_LOCK, folded, relation, simple},
     spool::Direction,
     types::Type,
 };
@@ -175,7 +175,7 @@ fn factor(factor: &ast::TableFactor) -> Result<(String, String)> {
     )?;
     let name = relation(name)?;
     let alias = match alias {
-        None => name.clone(),
+        None => name.rsplit('\0').next().unwrap_or_default().to_owned(),
         Some(ast::TableAlias { name, columns, .. }) => {
             refuse(!columns.is_empty(), "an alias with columns")?;
             folded(name)
@@ -198,7 +198,8 @@ struct From {
 impl From {
     fn add(&mut self, tables: &[Rc<Table>], of: &ast::TableFactor, outer: Option<ast::Expr>) -> Result<()> {
         let (name, alias) = factor(of)?;
-        let table = tables.iter().find(|table| table.name == name).ok_or_else(|| undefined(&name))?;
+        // The tables are in the order of FROM.
+        let table = tables.get(self.tables.len()).ok_or_else(|| undefined(&name))?;
         if self.columns.iter().any(|column| column.table == alias) {
             let message = format!("table name \"{alias}\" specified more than once");
             return Err(SqlError::new(code::DUPLICATE_ALIAS, message));
@@ -478,7 +479,7 @@ pub(crate) fn bind_items(
                 ast::SelectItemQualifiedWildcardKind::ObjectName(name),
                 options,
             ) if *options == plain => {
-                let table = relation(name)?;
+                let table = simple(name)?;
                 let mut is_there = false;
                 for column in scope.columns.iter().filter(|column| column.table == table) {
                     is_there = true;

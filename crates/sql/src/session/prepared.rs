@@ -9,7 +9,7 @@ use crate::{
     bind::{Parameters, Scope, assign, type_of},
     error::{Result, SqlError, code},
     expr::Inputs,
-    parse::{Statement, folded, relation},
+    parse::{Statement, folded, simple},
     types::{Type, Value},
 };
 
@@ -63,7 +63,7 @@ impl Session<'_> {
         name: &ast::ObjectName,
         parameters: &[ast::Expr],
     ) -> Result<(Rc<Prepared>, Vec<Value>)> {
-        let name = relation(name)?;
+        let name = simple(name)?;
         let prepared = self.prepared(&name)?;
         self.check_failed(&prepared.statement)?;
         if parameters.len() != prepared.types.len() {

@@ -13,7 +13,7 @@ use crate::{
         Parameters,
         select::{self, ResultColumn, Select, from_tables, tables_of},
     },
-    catalog::{Catalog, Table, Transaction},
+    catalog::{Catalog, Privilege, Table, Transaction},
     ddl,
     dml::{self, Change, ChangeKind, NewRows},
     error::{Result, SqlError, code},
@@ -169,23 +169,23 @@ pub(super) async fn plan(
             let ast::TableObject::TableName(name) = &insert.table else {
                 return Err(SqlError::unsupported(format!("INSERT INTO {}", insert.table)));
             };
-            let table = catalog.table(store, by, &relation(name)?).await?;
+            let table = catalog.table_for(store, by, &relation(name)?, Privilege::Insert).await?;
             let names = insert.source.as_deref().map_or(Ok(Vec::new()), tables_of)?;
             let tables = find_all(catalog, store, by, names).await?;
             Plan::Change(dml::bind_insert(insert, &table, &tables, parameters)?)
         }
         ast::Statement::Update(update) => {
-            let tables =
-                find_all(catalog, store, by, from_tables(std::slice::from_ref(&update.table))?).await?;
-            Plan::Change(dml::bind_update(update, &tables[0], parameters)?)
+            let names = from_tables(std::slice::from_ref(&update.table))?;
+            let table = catalog.table_for(store, by, &names[0], Privilege::Update).await?;
+            Plan::Change(dml::bind_update(update, &table, parameters)?)
         }
         ast::Statement::Delete(delete) => {
             let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
-            let tables = find_all(catalog, store, by, from_tables(from)?).await?;
-            let [table] = &tables[..] else {
+            let [name] = &from_tables(from)?[..] else {
                 return Err(SqlError::unsupported("DELETE from several tables"));
             };
-            Plan::Change(dml::bind_delete(delete, table, parameters)?)
+            let table = catalog.table_for(store, by, name, Privilege::Delete).await?;
+            Plan::Change(dml::bind_delete(delete, &table, parameters)?)
         }
         other => return Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
     };
@@ -531,7 +531,7 @@ impl Session<'_> {
         let mut tables = Vec::new();
         for name in names {
             let table = self.catalog.table_of_index(&self.store, by, &relation(name)?).await?;
-            tables.extend(table.map(|table| table.name.clone()));
+            tables.extend(table.map(|(table, _)| table.relation().qualified()));
         }
         Ok(tables)
     }

@@ -2,14 +2,13 @@
 //! `pg_sequence`.
 
 use super::{
-    Snapshot, describe,
-    relations::SystemTable,
+    Snapshot, acl, describe,
     rows::{NULL, row, vector},
-    snapshot::{Key, Relation, RelationOf},
+    snapshot::{Key, KeyPart, Relation, RelationOf},
     types,
 };
 use crate::{
-    catalog::{Column, Table},
+    catalog::{Column, Grant, Identity, Table, View},
     functions::Context,
     types::{Type, Value},
 };
@@ -40,7 +39,8 @@ impl Class {
                 let has_index = table.primary.is_some() || !table.indexes.is_empty();
                 Self { has_index, ..class('r', HEAP, table.columns.len()) }
             }
-            RelationOf::Index(..) => class('i', BTREE, relation.key().map_or(0, |key| key.columns.len())),
+            RelationOf::Index(..) => class('i', BTREE, relation.key().map_or(0, |key| key.parts.len())),
+            RelationOf::View(view) => class('v', 0, view.columns.len()),
             RelationOf::Sequence(_) => class('S', 0, SEQUENCE_COLUMNS.len()),
             RelationOf::System(table) => {
                 let access = if table.kind() == 'r' { HEAP } else { 0 };
@@ -65,15 +65,45 @@ pub(super) fn classes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
         };
         row![
             relation.oid, &relation.name, relation.schema, 0, 0, snapshot.owner_of(relation), access, file,
-            space, 0, rows, 0, 0, has_index, is_shared, 'p', kind, columns, checks_of(relation), kind == 'v',
-            false, false, false, false, true, identity, false, 0, 0, 0, NULL, NULL, NULL
+            space, 0, rows, 0, 0, has_index, is_shared, 'p', kind, columns, relation.checks(), kind == 'v',
+            relation.has_triggers(), false, false, false, true, identity, false, 0, 0, 0,
+            acl::of(relation.owner().unwrap_or_default(), relation.acl_letter(), relation.grants()), NULL, NULL
         ]
     };
     snapshot.relations.iter().map(row).collect()
 }
 
-fn checks_of(_relation: &Relation) -> usize {
-    0
+impl Relation {
+    /// Returns the number of its checks.
+    fn checks(&self) -> usize {
+        match &self.of {
+            RelationOf::Table(table) => table.checks.len(),
+            _ => 0,
+        }
+    }
+
+    /// Returns whether PostgreSQL has triggers for it: those of foreign keys.
+    fn has_triggers(&self) -> bool {
+        match &self.of {
+            RelationOf::Table(table) => !table.foreign_keys.is_empty() || !table.referenced_by.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Returns the rights that roles have been given.
+    pub(super) fn grants(&self) -> &[Grant] {
+        match &self.of {
+            RelationOf::Table(table) => &table.grants,
+            RelationOf::View(view) => &view.grants,
+            RelationOf::Sequence(sequence) => &sequence.grants,
+            _ => &[],
+        }
+    }
+
+    /// Returns its letter as in `acldefault`.
+    fn acl_letter(&self) -> &'static str {
+        if matches!(self.of, RelationOf::Sequence(_)) { "s" } else { "r" }
+    }
 }
 
 /// The columns of a sequence when a query reads it like a table.
@@ -95,9 +125,15 @@ impl<'a> Attribute<'a> {
         match &relation.of {
             RelationOf::Table(table) => table.columns.iter().map(Self::of_column).collect(),
             RelationOf::Index(_, table, _) => {
-                let columns = relation.key().map_or(&[][..], |key| key.columns);
-                let columns = columns.iter().map(|at| &table.columns[*at]);
-                columns.map(|column| plain((&column.name, column.of, false))).collect()
+                let parts = relation.key().map_or_else(Vec::new, |key| key.parts);
+                let part = |part: KeyPart<'a>| match part {
+                    KeyPart::Column(at) => plain((&table.columns[at].name, table.columns[at].of, false)),
+                    KeyPart::Expression(_, of) => plain(("expr", of, false)),
+                };
+                parts.into_iter().map(part).collect()
+            }
+            RelationOf::View(view) => {
+                view.columns.iter().map(|column| plain((&column.name, column.of, false))).collect()
             }
             RelationOf::Sequence(_) => {
                 SEQUENCE_COLUMNS.iter().map(|(name, of)| plain((name, *of, true))).collect()
@@ -120,16 +156,22 @@ impl<'a> Attribute<'a> {
         let is_by_value = plain.is_some_and(|plain| plain.is_by_value);
         let alignment = plain.map_or("i", |plain| plain.alignment);
         let storage = plain.map_or("x", |plain| plain.storage);
-        let has_default = self.column.is_some_and(|column| column.default.is_some());
+        let has_default = self.column.is_some_and(|one| one.default.is_some() || one.generated.is_some());
+        let has_default = has_default && self.identity().is_empty();
+        let generated = if self.column.is_some_and(|column| column.generated.is_some()) { "s" } else { "" };
         row![
             oid, self.name, of, -1, self.of.size(), number, dimensions, -1, self.of.modifier(), is_by_value,
-            alignment, storage, "", self.not_null, has_default, false, self.identity(), "", false, true, 0,
+            alignment, storage, "", self.not_null, has_default, false, self.identity(), generated, false, true, 0,
             collation_of(self.of), NULL, NULL, NULL, NULL
         ]
     }
 
     fn identity(&self) -> &'static str {
-        ""
+        match self.column.and_then(|column| column.identity) {
+            None => "",
+            Some(Identity::Always) => "a",
+            Some(Identity::ByDefault) => "d",
+        }
     }
 }
 
@@ -158,6 +200,22 @@ pub(super) fn tables(snapshot: &Snapshot) -> impl Iterator<Item = (u32, &Table)>
         RelationOf::Table(table) => Some((relation.oid, &**table)),
         _ => None,
     })
+}
+
+/// Returns the views of the database with their numbers.
+pub(super) fn views(snapshot: &Snapshot) -> impl Iterator<Item = (u32, &View)> {
+    snapshot.relations.iter().filter_map(|relation| match &relation.of {
+        RelationOf::View(view) => Some((relation.oid, view)),
+        _ => None,
+    })
+}
+
+/// Makes the rows of `pg_rewrite`.
+pub(super) fn rules(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let row = |(oid, view): (u32, &View)| {
+        row![snapshot.rule_oid(oid), "_RETURN", oid, '1', 'O', true, "<>", &view.text]
+    };
+    views(snapshot).map(row).collect()
 }
 
 /// Makes the rows of `pg_attrdef`.
@@ -206,15 +264,22 @@ pub(super) fn class_of(of: Type) -> u32 {
 /// Makes the rows of `pg_index`.
 pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     let row = |key: Key<'_>| {
-        let types: Vec<Type> = key.columns.iter().map(|at| key.table.columns[*at].of).collect();
-        let columns = vector(key.columns.iter().map(|at| at + 1).collect());
+        let types: Vec<Type> = key.parts.iter().map(|part| part.type_in(key.table)).collect();
+        let columns = vector(key.parts.iter().map(|part| part.number()).collect());
         let collations = vector(types.iter().map(|of| collation_of(*of)).collect());
         let classes = vector(types.iter().map(|of| class_of(*of)).collect());
-        let options = vector(types.iter().map(|_| 0).collect());
-        let count = types.len();
+        let options = (0..types.len()).map(|at| {
+            let order = key.order(at);
+            i32::from(order.is_descending) | i32::from(order.nulls_first) << 1
+        });
+        let (count, options) = (types.len(), vector(options.collect()));
+        let condition = key.index.and_then(|index| index.condition.as_ref());
+        let expressions: Vec<&str> = key.parts.iter().filter_map(|part| part.expression()).collect();
+        let expressions = (!expressions.is_empty()).then(|| expressions.join(", "));
         row![
             key.oid, key.table_oid, count, count, key.is_unique(), false, key.is_primary(), false, true, false,
-            true, false, true, true, false, columns, collations, classes, options, NULL, NULL
+            true, false, true, true, false, columns, collations, classes, options, expressions,
+            condition.map(|condition| condition.as_str())
         ]
     };
     snapshot.keys().map(row).collect()
@@ -224,13 +289,8 @@ pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
 pub(super) fn sequences(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     let row = |relation: &Relation| {
         let RelationOf::Sequence(sequence) = &relation.of else { return None };
-        let of = match sequence.most.max(-(sequence.least + 1)) {
-            32_767 => Type::Int2,
-            2_147_483_647 => Type::Int4,
-            _ => Type::Int8,
-        };
         Some(row![
-            relation.oid, of.oid(), sequence.start, sequence.increment, sequence.most, sequence.least, 1,
+            relation.oid, sequence.of.oid(), sequence.start, sequence.increment, sequence.most, sequence.least, 1,
             sequence.cycles
         ])
     };

@@ -2,9 +2,9 @@
 //! `pg_database`, `pg_namespace`.
 
 use super::{
-    Snapshot,
+    Snapshot, acl,
     rows::{NULL, row},
-    snapshot::FIRST_ROLE,
+    snapshot::{FIRST_ROLE, SchemaOf},
 };
 use crate::{functions::Context, types::Value};
 
@@ -41,5 +41,9 @@ pub(super) fn databases(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
 
 /// Makes the rows of `pg_namespace`.
 pub(super) fn schemas(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
-    snapshot.schemas.iter().map(|(oid, name, owner)| row![*oid, name, *owner, NULL]).collect()
+    let row = |schema: &SchemaOf| {
+        let acl = schema.of.as_ref().map(|of| acl::of(&of.owner, "n", &of.grants));
+        row![schema.oid, &schema.name, schema.owner, acl]
+    };
+    snapshot.schemas.iter().map(row).collect()
 }

@@ -8,12 +8,11 @@ use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser};
 use super::{
     Snapshot,
     constraints::{Constraint, ConstraintOf},
-    relations::PG_CATALOG,
-    snapshot::{Key, PUBLIC},
+    snapshot::{Key, KeyPart, PUBLIC, Relation},
     types,
 };
 use crate::{
-    catalog::{Column, Table},
+    catalog::{Action, Column, IndexOrder, Table},
     types::Type,
 };
 
@@ -99,46 +98,117 @@ fn of_time(name: &str, zone: &str, digits: Option<i32>) -> String {
     limited(name, digits) + zone
 }
 
-/// Returns the name of a relation in a schema, which a path of names with `pg_catalog` and `public`
-/// may leave out.
-pub(crate) fn relation_name(snapshot: &Snapshot, schema: u32, name: &str) -> String {
-    let is_hidden = |by: u32| snapshot.find(by, name).is_some();
-    if schema == PG_CATALOG || schema == PUBLIC && !is_hidden(PG_CATALOG) {
-        return quote_ident(name);
+/// Returns the name of a relation, with its schema unless the path of the session has it.
+pub(crate) fn relation_name(snapshot: &Snapshot, path: &[u32], relation: &Relation) -> String {
+    let name = quote_ident(&relation.name);
+    match snapshot.is_visible(path, relation) {
+        true => name,
+        false => format!("{}.{name}", quote_ident(snapshot.schema_name(relation.schema).unwrap_or_default())),
     }
-    format!("{}.{}", quote_ident(snapshot.schema_name(schema).unwrap_or_default()), quote_ident(name))
+}
+
+/// Returns a part of an index.
+fn part(table: &Table, part: KeyPart<'_>) -> String {
+    match part {
+        KeyPart::Column(at) => quote_ident(&table.columns[at].name),
+        KeyPart::Expression(text, _) => text.to_owned(),
+    }
 }
 
 /// Returns the statement that makes an index.
-pub(crate) fn index(snapshot: &Snapshot, key: Key<'_>) -> String {
+pub(crate) fn index(snapshot: &Snapshot, key: &Key<'_>) -> String {
     let unique = if key.is_unique() { "UNIQUE " } else { "" };
     let schema = snapshot.relation(key.table_oid).map_or(PUBLIC, |table| table.schema);
+    let parts = key.parts.iter().enumerate().map(|(at, one)| {
+        let shown = match one {
+            // A call of a function needs no parentheses.
+            KeyPart::Expression(text, _) if !is_call(text) => format!("({text})"),
+            one => part(key.table, *one),
+        };
+        let order = match key.order(at) {
+            IndexOrder { is_descending: false, nulls_first: false } => "",
+            IndexOrder { is_descending: false, nulls_first: true } => " NULLS FIRST",
+            IndexOrder { is_descending: true, nulls_first: true } => " DESC",
+            IndexOrder { is_descending: true, nulls_first: false } => " DESC NULLS LAST",
+        };
+        shown + order
+    });
+    let condition = key.index.and_then(|index| index.condition.as_ref());
+    let condition = condition.map(|text| format!(" WHERE {}", nested(text))).unwrap_or_default();
     format!(
-        "CREATE {unique}INDEX {} ON {}.{} USING btree ({})",
+        "CREATE {unique}INDEX {} ON {}.{} USING btree ({}){condition}",
         quote_ident(key.name),
         quote_ident(snapshot.schema_name(schema).unwrap_or_default()),
         quote_ident(&key.table.name),
-        names(key.table, key.columns)
+        parts.collect::<Vec<_>>().join(", ")
     )
 }
 
-/// Returns a column of an index, counted from 1.
-pub(crate) fn index_column(key: Key<'_>, number: i64) -> Option<String> {
+/// Returns whether an expression is a call of a function.
+fn is_call(text: &str) -> bool {
+    let mut parser = match Parser::new(&PostgreSqlDialect {}).try_with_sql(text) {
+        Ok(parser) => parser,
+        Err(_) => return false,
+    };
+    matches!(parser.parse_expr(), Ok(ast::Expr::Function(_)))
+}
+
+/// Returns an expression in parentheses.
+fn nested(text: &str) -> String {
+    let mut parser = match Parser::new(&PostgreSqlDialect {}).try_with_sql(text) {
+        Ok(parser) => parser,
+        Err(_) => return format!("({text})"),
+    };
+    match parser.parse_expr() {
+        Ok(ast::Expr::Nested(_)) => text.to_owned(),
+        _ => format!("({text})"),
+    }
+}
+
+/// Returns a part of an index, counted from 1.
+pub(crate) fn index_column(key: &Key<'_>, number: i64) -> Option<String> {
     let at = usize::try_from(number).ok()?.checked_sub(1)?;
-    key.columns.get(at).map(|at| quote_ident(&key.table.columns[*at].name))
+    key.parts.get(at).map(|one| part(key.table, *one))
 }
 
 /// Returns the definition of a constraint behind its name.
-pub(crate) fn constraint(_snapshot: &Snapshot, of: &Constraint<'_>) -> String {
-    match &of.of {
-        ConstraintOf::Primary => format!("PRIMARY KEY ({})", names(of.table, of.columns)),
-        ConstraintOf::Unique => format!("UNIQUE ({})", names(of.table, of.columns)),
+pub(crate) fn constraint(snapshot: &Snapshot, path: &[u32], of: &Constraint<'_>) -> String {
+    match of.of {
+        ConstraintOf::Primary => format!("PRIMARY KEY ({})", names(of.table, &of.columns)),
+        ConstraintOf::Unique => format!("UNIQUE ({})", names(of.table, &of.columns)),
+        ConstraintOf::Check(check) => format!("CHECK ({})", nested(&check.condition)),
+        ConstraintOf::Foreign(key, other_oid, other) => {
+            let relation = snapshot.relation(other_oid);
+            let target = relation.map(|relation| relation_name(snapshot, path, relation)).unwrap_or_default();
+            format!(
+                "FOREIGN KEY ({}) REFERENCES {target}({}){}{}{}{}{}",
+                names(of.table, &key.columns),
+                names(other, &key.referenced),
+                if key.is_full { " MATCH FULL" } else { "" },
+                action("UPDATE", key.on_update),
+                action("DELETE", key.on_delete),
+                if key.is_deferrable { " DEFERRABLE" } else { "" },
+                if key.is_deferred { " INITIALLY DEFERRED" } else { "" },
+            )
+        }
     }
+}
+
+/// Returns the part of a foreign key about changes of the other table.
+fn action(event: &str, action: Action) -> String {
+    let words = match action {
+        Action::Nothing => return String::new(),
+        Action::Restrict => "RESTRICT",
+        Action::Cascade => "CASCADE",
+        Action::SetNull => "SET NULL",
+        Action::SetDefault => "SET DEFAULT",
+    };
+    format!(" ON {event} {words}")
 }
 
 /// Returns the default of a column as PostgreSQL shows it.
 pub(crate) fn default_of(column: &Column) -> Option<String> {
-    let text = column.default.as_ref()?;
+    let text = column.default.as_ref().or(column.generated.as_ref())?;
     let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).ok()?;
     let parsed = parser.parse_expr().ok()?;
     expression(&parsed, column.of).or_else(|| Some(text.clone()))

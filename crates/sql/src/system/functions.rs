@@ -3,9 +3,8 @@
 use std::rc::Rc;
 
 use super::{
-    Snapshot, constraints, describe, names,
-    relations::PG_CATALOG,
-    snapshot::{PUBLIC, Relation, RelationOf},
+    Snapshot, acl, comments, constraints, describe, names,
+    snapshot::{Relation, RelationOf},
     types,
 };
 use crate::{
@@ -25,10 +24,10 @@ const ONE_BYTE: DeclaredType = DeclaredType::Is(Type::OneByte);
 /// The functions that show definitions, for the table of all functions.
 pub(crate) static SYSTEM: &[Function] = &[
     function("acldefault", &[ONE_BYTE, OID], TEXTS, acl_default).stable(),
-    function("col_description", &[OID, INT4], TEXT, none).stable(),
+    function("col_description", &[OID, INT4], TEXT, column_comment).stable(),
     function("format_type", &[OID, INT4], TEXT, format_type).stable().takes_null(),
-    function("obj_description", &[OID, NAME], TEXT, none).stable(),
-    function("obj_description", &[OID], TEXT, none).stable(),
+    function("obj_description", &[OID, NAME], TEXT, comment).stable(),
+    function("obj_description", &[OID], TEXT, comment).stable(),
     function("pg_char_to_encoding", &[NAME], INT4, char_to_encoding).stable(),
     function("pg_collation_is_visible", &[OID], BOOL, |_| ok(true)).stable(),
     function("pg_conversion_is_visible", &[OID], BOOL, none).stable(),
@@ -111,7 +110,7 @@ fn or_null<T: Into<Value>>(value: Option<T>) -> Result<Value> {
 }
 
 fn to_name(call: &Call<'_>, of: Type) -> Result<Value> {
-    let found = names::find(&*definitions(call)?, call.text(0), of)?;
+    let found = names::find(call.context, call.text(0), of)?;
     or_null(found.map(i64::from))
 }
 
@@ -151,26 +150,29 @@ fn constraint_definition(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let all = constraints::all(&snapshot);
     let found = all.iter().find(|of| of.oid == oid(call));
-    or_null(found.map(|of| describe::constraint(&snapshot, of)))
+    let path = call.context.definitions.path(&snapshot);
+    or_null(found.map(|of| describe::constraint(&snapshot, &path, of)))
 }
 
 fn index_definition(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let Some(key) = snapshot.relation(oid(call)).and_then(Relation::key) else { return Ok(Value::Null) };
     match call.int(1) {
-        0 => ok(describe::index(&snapshot, key)),
+        0 => ok(describe::index(&snapshot, &key)),
         // PostgreSQL has no column of this number, and returns the empty text.
-        number => ok(describe::index_column(key, number).unwrap_or_default()),
+        number => ok(describe::index_column(&key, number).unwrap_or_default()),
     }
 }
 
 fn view_definition(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
-    let Some(Relation { of: RelationOf::System(table), .. }) = snapshot.relation(oid(call)) else {
-        return Ok(Value::Null);
-    };
-    let view = super::find_view(Some(table.schema), table.name);
-    or_null(view.map(|view| view.text))
+    match snapshot.relation(oid(call)).map(|relation| &relation.of) {
+        Some(RelationOf::View(view)) => ok(format!(" {};", view.text)),
+        Some(RelationOf::System(table)) => {
+            or_null(super::find_view(Some(table.schema), table.name).map(|view| view.text))
+        }
+        _ => Ok(Value::Null),
+    }
 }
 
 fn user_by_id(call: &Call<'_>) -> Result<Value> {
@@ -182,12 +184,8 @@ fn user_by_id(call: &Call<'_>) -> Result<Value> {
 
 fn table_is_visible(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
-    let relation = snapshot.relation(oid(call));
-    or_null(relation.map(|relation| match relation.schema {
-        PG_CATALOG => true,
-        PUBLIC => snapshot.find(PG_CATALOG, &relation.name).is_none(),
-        _ => false,
-    }))
+    let path = call.context.definitions.path(&snapshot);
+    or_null(snapshot.relation(oid(call)).map(|relation| snapshot.is_visible(&path, relation)))
 }
 
 fn type_is_visible(call: &Call<'_>) -> Result<Value> {
@@ -204,7 +202,7 @@ fn file_node(call: &Call<'_>) -> Result<Value> {
 fn serial_sequence(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let undefined = || crate::catalog::undefined(call.text(0));
-    let number = names::find(&snapshot, call.text(0), Type::Regclass)?.ok_or_else(undefined)?;
+    let number = names::find(call.context, call.text(0), Type::Regclass)?.ok_or_else(undefined)?;
     let relation = snapshot.relation(number).ok_or_else(undefined)?;
     let RelationOf::Table(table) = &relation.of else { return Ok(Value::Null) };
     let column = table.columns.iter().find(|column| column.name == call.text(1)).ok_or_else(|| {
@@ -223,30 +221,43 @@ fn acl_default(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let owner = call.int(1);
     let name = snapshot.roles.iter().find(|(known, ..)| i64::from(*known) == owner);
-    let name = name.map_or_else(|| owner.to_string(), |(_, name, _)| describe::quote_ident(name));
-    let (all, own) = match call.text(0) {
-        "c" => ("", ""),
-        "r" => ("", "arwdDxt"),
-        "s" => ("", "rwU"),
-        "d" => ("Tc", "CTc"),
-        "n" => ("", "UC"),
-        "t" => ("", "C"),
-        "L" => ("", "rw"),
-        "f" => ("X", "X"),
-        "l" | "T" => ("U", "U"),
-        "F" | "S" => ("", "U"),
-        "p" => ("", "sA"),
-        _ => return Err(SqlError::new(code::SYSTEM_ERROR, "unrecognized objtype abbreviation")),
+    let name = name.map_or_else(|| owner.to_string(), |(_, name, _)| name.clone());
+    let all = acl::default(&name, call.text(0)).ok_or_else(|| {
+        SqlError::new(code::SYSTEM_ERROR, format!("unrecognized objtype abbreviation: {}", call.text(0)))
+    })?;
+    ok(all.into_iter().map(Value::from).collect::<Vec<_>>())
+}
+
+/// Returns the comment on an object of a table of the catalog, or of any of them.
+fn comment(call: &Call<'_>) -> Result<Value> {
+    let snapshot = definitions(call)?;
+    let class = match call.count() {
+        1 => None,
+        _ => match snapshot.find(super::relations::PG_CATALOG, call.text(1)) {
+            Some(class) => Some(class.oid),
+            None => return Ok(Value::Null),
+        },
     };
-    let of_all = (!all.is_empty()).then(|| Value::Text(format!("={all}/{name}")));
-    let of_owner = (!own.is_empty()).then(|| Value::Text(format!("{name}={own}/{name}")));
-    ok(of_all.into_iter().chain(of_owner).collect::<Vec<_>>())
+    let all = comments::all(&snapshot);
+    let is_it = |one: &comments::Comment<'_>| {
+        one.oid == oid(call) && one.column == 0 && class.is_none_or(|class| class == one.class)
+    };
+    or_null(all.into_iter().find(is_it).map(|one| one.text))
+}
+
+fn column_comment(call: &Call<'_>) -> Result<Value> {
+    let snapshot = definitions(call)?;
+    let is_it = |one: &comments::Comment<'_>| {
+        one.oid == oid(call) && one.column as i64 == call.int(1) && one.column != 0
+    };
+    or_null(comments::all(&snapshot).into_iter().find(is_it).map(|one| one.text))
 }
 
 fn access_property(call: &Call<'_>) -> Result<Value> {
     let is_btree = oid(call) == 403;
     or_null(Some(call.text(1)).filter(|_| is_btree).and_then(|property| match property {
         "can_order" | "can_unique" | "can_multi_col" => Some(true),
+        // An index has no other columns, and there are no exclusion constraints.
         "can_exclude" | "can_include" => Some(false),
         _ => None,
     }))
@@ -265,7 +276,7 @@ fn index_property(call: &Call<'_>) -> Result<Value> {
 fn index_column_property(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let key = snapshot.relation(oid(call)).and_then(Relation::key);
-    let is_column = key.is_some_and(|key| (1..=key.columns.len() as i64).contains(&call.int(1)));
+    let is_column = key.is_some_and(|key| (1..=key.parts.len() as i64).contains(&call.int(1)));
     or_null(Some(call.text(2)).filter(|_| is_column).and_then(|property| match property {
         "asc" | "nulls_last" | "orderable" | "search_nulls" | "search_array" | "returnable" => Some(true),
         "desc" | "nulls_first" | "distance_orderable" => Some(false),

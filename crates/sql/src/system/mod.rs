@@ -5,13 +5,16 @@
 //! |---|---|
 //! | `snapshot` | the definitions, and the numbers of objects |
 //! | `relations` | names and columns of the tables and views, and their rows if these never change |
-//! | `classes`, `constraints`, `types`, `cluster` | rows from the definitions |
+//! | `classes`, `constraints`, `comments`, `types`, `cluster` | rows from the definitions |
 //! | `names` | types whose values are shown as names |
 //! | `describe` | definitions as text |
+//! | `acl` | rights as text |
 //! | `functions` | the functions that show definitions |
 
+mod acl;
 mod classes;
 mod cluster;
+mod comments;
 mod constraints;
 mod describe;
 pub(crate) mod functions;

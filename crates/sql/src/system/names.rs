@@ -1,13 +1,7 @@
 //! Types whose values are numbers of objects and are shown as names: `regclass`, `regtype`,
 //! `regproc`, `regnamespace`, `regrole`.
 
-use super::{
-    Snapshot, describe,
-    describe::quote_ident,
-    relations::PG_CATALOG,
-    snapshot::PUBLIC,
-    types,
-};
+use super::{describe, describe::quote_ident, types};
 use crate::{
     error::{Result, SqlError, code},
     functions::Context,
@@ -33,7 +27,7 @@ pub(crate) fn name_of(oid: i64, of: Type, context: &Context) -> Result<String> {
         _ if number == 0 => Some("-".into()),
         Type::Regclass => snapshot
             .relation(number)
-            .map(|relation| describe::relation_name(&snapshot, relation.schema, &relation.name)),
+            .map(|relation| describe::relation_name(&snapshot, &context.definitions.path(&snapshot), relation)),
         Type::Regtype => Some(describe::format_type(number, None)).filter(|name| name != "???"),
         Type::Regproc => function_name(number),
         Type::Regnamespace => snapshot.schema_name(number).map(quote_ident),
@@ -57,7 +51,6 @@ fn function(name: &str) -> Option<u32> {
 
 /// Returns the identifier of the object with a name.
 fn identifier_of(name: &str, of: Type, context: &Context) -> Result<i64> {
-    let snapshot = context.definitions.get()?;
     let name = name.trim();
     if name == "-" {
         return Ok(0);
@@ -67,14 +60,15 @@ fn identifier_of(name: &str, of: Type, context: &Context) -> Result<i64> {
             return Ok(number.into());
         }
     }
-    find(&snapshot, name, of)?.map(i64::from).ok_or_else(|| undefined(name, of))
+    find(context, name, of)?.map(i64::from).ok_or_else(|| undefined(name, of))
 }
 
 /// Returns the number of the object with a name, if there is one.
-pub(crate) fn find(snapshot: &Snapshot, name: &str, of: Type) -> Result<Option<u32>> {
+pub(crate) fn find(context: &Context, name: &str, of: Type) -> Result<Option<u32>> {
     if of == Type::Regtype {
-        return Ok(type_of(name)?);
+        return type_of(name);
     }
+    let snapshot = context.definitions.get()?;
     let parts = split(name)?;
     let (schema, own) = match &parts[..] {
         [own] => (None, own.as_str()),
@@ -83,7 +77,8 @@ pub(crate) fn find(snapshot: &Snapshot, name: &str, of: Type) -> Result<Option<u
     };
     Ok(match (of, schema) {
         (Type::Regclass, None) => {
-            let found = [PG_CATALOG, PUBLIC].iter().find_map(|schema| snapshot.find(*schema, own));
+            let path = context.definitions.path(&snapshot);
+            let found = path.iter().find_map(|schema| snapshot.find(*schema, own));
             found.map(|relation| relation.oid)
         }
         (Type::Regclass, Some(schema)) => {

@@ -4,7 +4,7 @@
 
 use std::{collections::HashMap, fmt, sync::LazyLock};
 
-use super::{Snapshot, classes, cluster, constraints, rows::NULL, types};
+use super::{Snapshot, classes, cluster, comments, constraints, rows::NULL, types};
 use crate::{
     functions::Context,
     types::{Type, Value, text},
@@ -83,8 +83,10 @@ static ROWS: &[(&str, Rows)] = &[
     ("pg_constraint", constraints::constraints),
     ("pg_database", cluster::databases),
     ("pg_depend", constraints::dependencies),
+    ("pg_description", comments::descriptions),
     ("pg_index", classes::indexes),
     ("pg_namespace", cluster::schemas),
+    ("pg_rewrite", classes::rules),
     ("pg_sequence", classes::sequences),
     ("pg_type", types::types),
 ];

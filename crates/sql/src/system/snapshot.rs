@@ -12,10 +12,11 @@ use plexus_store::Store;
 
 use super::relations::{self, INFORMATION_SCHEMA, PG_CATALOG, SystemTable};
 use crate::{
-    catalog::{Catalog, Index, SessionPlace, Table, Transaction},
+    catalog::{Catalog, Index, IndexOrder, IndexPart, RelationName, Relations, Schema, SessionPlace, Table, Transaction, View, public},
     error::{Result, SqlError},
     roles::{DATABASE, ROLE, Role},
     sequences::Sequence,
+    types::Type,
 };
 
 /// The number of the schema `public`.
@@ -32,23 +33,33 @@ pub(crate) const FIRST_ROLE: u32 = 10;
 pub(crate) const DATABASE_OWNER: u32 = 6171;
 
 /// The definitions of a database at the snapshot of a statement.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Snapshot {
-    pub(crate) tables: Vec<Rc<Table>>,
     /// All that stands in `pg_class`.
     pub(crate) relations: Vec<Relation>,
     pub(crate) roles: Vec<(u32, String, Role)>,
     pub(crate) databases: Vec<(u32, String)>,
-    /// Schemas: number, name and the owner's number.
-    pub(crate) schemas: Vec<(u32, String, u32)>,
+    pub(crate) schemas: Vec<SchemaOf>,
     /// The number of the database.
     pub(crate) database: u32,
     numbers: Numbers,
     by_oid: HashMap<u32, usize>,
     by_name: HashMap<(u32, String), usize>,
-    /// The numbers of constraints by table and name, and of defaults by table and column.
+    /// The numbers of constraints by table and name, of defaults by table and column, and of the
+    /// rules of views with the column 0.
     constraints: HashMap<(u32, String), u32>,
     defaults: HashMap<(u32, usize), u32>,
+}
+
+/// A schema.
+#[derive(Debug)]
+pub(crate) struct SchemaOf {
+    pub(crate) oid: u32,
+    pub(crate) name: String,
+    /// The number of the role that owns it.
+    pub(crate) owner: u32,
+    /// Its definition, if a statement has made it.
+    pub(crate) of: Option<Schema>,
 }
 
 /// A relation: something with a row in `pg_class`.
@@ -66,6 +77,7 @@ pub(crate) enum RelationOf {
     Table(Rc<Table>),
     /// An index of a table with this number; without a place in its list it is that of the primary key.
     Index(u32, Rc<Table>, Option<usize>),
+    View(View),
     Sequence(Sequence),
     System(&'static SystemTable),
 }
@@ -76,10 +88,11 @@ impl Relation {
         let RelationOf::Index(table_oid, table, at) = &self.of else { return None };
         let index = at.and_then(|at| table.indexes.get(at));
         let columns = match index {
-            Some(index) => &index.columns[..],
-            None => table.primary.as_ref().map_or(&[][..], |key| &key.columns),
+            Some(index) if !index.parts.is_empty() => index.parts.iter().map(KeyPart::of).collect(),
+            Some(index) => index.columns.iter().copied().map(KeyPart::Column).collect(),
+            None => table.primary.iter().flat_map(|key| &key.columns).copied().map(KeyPart::Column).collect(),
         };
-        Some(Key { oid: self.oid, name: &self.name, table_oid: *table_oid, table, columns, index })
+        Some(Key { oid: self.oid, name: &self.name, table_oid: *table_oid, table, parts: columns, index })
     }
 
     pub(crate) fn is_system(&self) -> bool {
@@ -90,36 +103,83 @@ impl Relation {
     pub(crate) fn owner(&self) -> Option<&str> {
         match &self.of {
             RelationOf::Table(table) | RelationOf::Index(_, table, _) => Some(&table.owner),
+            RelationOf::View(view) => Some(&view.owner),
             RelationOf::Sequence(sequence) => Some(&sequence.owner),
             RelationOf::System(_) => None,
         }
     }
 }
 
-/// An index, or a primary key.
+/// A part of the key of an index.
 #[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyPart<'a> {
+    Column(usize),
+    /// The text of an expression, and its type.
+    Expression(&'a str, Type),
+}
+
+impl<'a> KeyPart<'a> {
+    fn of(part: &'a IndexPart) -> Self {
+        match part {
+            IndexPart::Column(at) => Self::Column(*at),
+            IndexPart::Expression(text, of) => Self::Expression(text, *of),
+        }
+    }
+
+    /// Returns the number of the column, 0 for an expression.
+    pub(crate) fn number(self) -> usize {
+        match self {
+            Self::Column(at) => at + 1,
+            Self::Expression(..) => 0,
+        }
+    }
+
+    /// Returns the text of an expression.
+    pub(crate) fn expression(self) -> Option<&'a str> {
+        match self {
+            Self::Column(_) => None,
+            Self::Expression(text, _) => Some(text),
+        }
+    }
+
+    /// Returns the type of its values.
+    pub(crate) fn type_in(self, table: &Table) -> Type {
+        match self {
+            Self::Column(at) => table.columns[at].of,
+            Self::Expression(_, of) => of,
+        }
+    }
+}
+
+/// An index, or a primary key.
+#[derive(Clone, Debug)]
 pub(crate) struct Key<'a> {
     pub(crate) oid: u32,
     pub(crate) name: &'a str,
     pub(crate) table_oid: u32,
     pub(crate) table: &'a Table,
-    pub(crate) columns: &'a [usize],
+    pub(crate) parts: Vec<KeyPart<'a>>,
     /// `None` is the primary key.
     pub(crate) index: Option<&'a Index>,
 }
 
 impl Key<'_> {
-    pub(crate) fn is_primary(self) -> bool {
+    pub(crate) fn is_primary(&self) -> bool {
         self.index.is_none()
     }
 
-    pub(crate) fn is_unique(self) -> bool {
+    /// Returns the order of a part.
+    pub(crate) fn order(&self, at: usize) -> IndexOrder {
+        self.index.and_then(|index| index.order.get(at)).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn is_unique(&self) -> bool {
         self.index.is_none_or(|index| index.is_unique)
     }
 
     /// Returns whether a constraint has made it.
-    pub(crate) fn is_constraint(self) -> bool {
-        self.index.is_none_or(|index| index.is_unique && index.name.ends_with("_key"))
+    pub(crate) fn is_constraint(&self) -> bool {
+        self.index.is_none_or(|index| index.is_constraint)
     }
 }
 
@@ -163,77 +223,94 @@ impl Snapshot {
         by: &mut Transaction,
     ) -> Result<Self> {
         let catalog = Catalog::new(place.clone());
-        let tables = catalog.tables(store, by).await?;
-        let sequences = catalog.sequences(store, by).await?;
+        let relations = catalog.relations(store, by).await?;
+        let schemas = catalog.schemas(store, by).await?;
         let roles = Catalog::read_all(store, by, ROLE).await?;
         let databases = Catalog::read_all(store, by, DATABASE).await?;
-        let mut read = Self::new(tables, sequences);
+        let mut read = Self::default();
         read.add_roles(first, roles);
+        read.add_schemas(schemas);
+        read.add_relations(relations);
         read.add_databases(first, databases, place.database);
         Ok(read)
     }
 
-    /// Gives numbers to tables and sequences.
-    pub(crate) fn new(mut tables: Vec<Table>, mut sequences: Vec<Sequence>) -> Self {
-        // The order decides the numbers if two are the same.
+    fn add(&mut self, oid: u32, schema: u32, name: &str, of: RelationOf) {
+        let at = self.relations.len();
+        self.by_oid.insert(oid, at);
+        self.by_name.insert((schema, name.to_owned()), at);
+        self.relations.push(Relation { oid, schema, name: name.to_owned(), of });
+    }
+
+    /// Adds relations in an order that decides their numbers, if two would be the same.
+    pub(crate) fn add_relations(&mut self, read: Relations) {
+        let Relations { mut tables, mut views, mut sequences } = read;
         tables.sort_by_key(|table| table.id);
+        views.sort_by_key(|view| view.id);
         sequences.sort_by_key(|sequence| sequence.id);
-        let (mut numbers, mut relations) = (Numbers::default(), Vec::new());
-        let tables: Vec<Rc<Table>> = tables.into_iter().map(Rc::new).collect();
-        let mut add = |oid, schema, name: &str, of| {
-            relations.push(Relation { oid, schema, name: name.to_owned(), of });
-        };
         for table in relations::all() {
-            add(table.oid, table.schema_oid(), table.name, RelationOf::System(table));
+            self.add(table.oid, table.schema_oid(), table.name, RelationOf::System(table));
         }
-        let oids: Vec<u32> = tables.iter().map(|table| numbers.of_id(table.id)).collect();
-        for (table, oid) in tables.iter().zip(&oids) {
-            add(*oid, PUBLIC, &table.name, RelationOf::Table(table.clone()));
+        let mut with_oids = Vec::new();
+        for table in tables.into_iter().map(Rc::new) {
+            let (oid, schema) = (self.numbers.of_id(table.id), self.schema_or_public(&table.schema));
+            self.add(oid, schema, &table.name, RelationOf::Table(table.clone()));
+            with_oids.push((oid, schema, table));
+        }
+        for view in views {
+            let (oid, schema) = (self.numbers.of_id(view.id), self.schema_or_public(&view.schema));
+            let rule = self.numbers.of_name("rule", view.id, "_RETURN");
+            self.defaults.insert((oid, 0), rule);
+            self.add(oid, schema, &view.name.clone(), RelationOf::View(view));
         }
         for sequence in sequences {
-            add(numbers.of_id(sequence.id), PUBLIC, &sequence.name.clone(), RelationOf::Sequence(sequence));
+            let (oid, schema) = (self.numbers.of_id(sequence.id), self.schema_or_public(&sequence.schema));
+            self.add(oid, schema, &sequence.name.clone(), RelationOf::Sequence(sequence));
         }
-        for (table, oid) in tables.iter().zip(&oids) {
-            let primary = table.primary.iter().map(|key| (&key.name, None));
-            let indexes = table.indexes.iter().enumerate().map(|(at, index)| (&index.name, Some(at)));
-            for (name, at) in primary.chain(indexes) {
-                let index = numbers.of_name("index", table.id, name);
-                add(index, PUBLIC, name, RelationOf::Index(*oid, table.clone(), at));
+        for (oid, schema, table) in with_oids {
+            self.add_parts(oid, schema, &table);
+        }
+    }
+
+    /// Adds the indexes, constraints and defaults of a table.
+    fn add_parts(&mut self, oid: u32, schema: u32, table: &Rc<Table>) {
+        let primary = table.primary.iter().map(|key| (&key.name, None));
+        let indexes = table.indexes.iter().enumerate().map(|(at, index)| (&index.name, Some(at)));
+        for (name, at) in primary.chain(indexes) {
+            let index = self.numbers.of_name("index", table.id, name);
+            self.add(index, schema, name, RelationOf::Index(oid, table.clone(), at));
+        }
+        for name in constraint_names(table) {
+            let number = self.numbers.of_name("constraint", table.id, name);
+            self.constraints.insert((oid, name.to_owned()), number);
+        }
+        for (column, number) in table.columns.iter().zip(1..) {
+            if column.default.is_some() || column.generated.is_some() {
+                let default = self.numbers.of_name("default", table.id, &column.name);
+                self.defaults.insert((oid, number), default);
             }
         }
-        let (mut constraints, mut defaults) = (HashMap::new(), HashMap::new());
-        for (table, oid) in tables.iter().zip(&oids) {
-            for name in constraint_names(table) {
-                let number = numbers.of_name("constraint", table.id, name);
-                constraints.insert((*oid, name.to_owned()), number);
-            }
-            for (column, number) in table.columns.iter().zip(1..) {
-                if column.default.is_some() {
-                    defaults.insert((*oid, number), numbers.of_name("default", table.id, &column.name));
-                }
-            }
-        }
-        let by_oid = relations.iter().enumerate().map(|(at, one)| (one.oid, at)).collect();
-        let by_name =
-            relations.iter().enumerate().map(|(at, one)| ((one.schema, one.name.clone()), at)).collect();
-        let schemas = [
+    }
+
+    pub(crate) fn add_schemas(&mut self, mut read: Vec<Schema>) {
+        read.sort_by_key(|schema| schema.id);
+        let of_system = [
             (PG_CATALOG, "pg_catalog", FIRST_ROLE),
             (PUBLIC, "public", DATABASE_OWNER),
             (INFORMATION_SCHEMA, "information_schema", FIRST_ROLE),
         ];
-        Self {
-            tables,
-            relations,
-            roles: Vec::new(),
-            databases: Vec::new(),
-            schemas: schemas.map(|(oid, name, owner)| (oid, name.to_owned(), owner)).into(),
-            database: 0,
-            numbers,
-            by_oid,
-            by_name,
-            constraints,
-            defaults,
+        let of_system =
+            of_system.map(|(oid, name, owner)| SchemaOf { oid, name: name.to_owned(), owner, of: None });
+        self.schemas.extend(of_system);
+        for schema in read {
+            let (oid, owner) = (self.numbers.of_id(schema.id), self.role(&schema.owner));
+            let name = schema.name.clone();
+            self.schemas.push(SchemaOf { oid, name, owner, of: Some(schema) });
         }
+    }
+
+    fn schema_or_public(&self, name: &str) -> u32 {
+        self.schema_oid(name).unwrap_or(PUBLIC)
     }
 
     fn add_roles(&mut self, first: &str, mut read: Vec<(String, Role)>) {
@@ -284,17 +361,54 @@ impl Snapshot {
 
     /// Returns the name of a schema.
     pub(crate) fn schema_name(&self, oid: u32) -> Option<&str> {
-        self.schemas.iter().find(|(known, ..)| *known == oid).map(|(_, name, _)| name.as_str())
+        self.schemas.iter().find(|schema| schema.oid == oid).map(|schema| schema.name.as_str())
     }
 
     /// Returns the number of a schema.
     pub(crate) fn schema_oid(&self, name: &str) -> Option<u32> {
-        self.schemas.iter().find(|(_, known, _)| known == name).map(|(oid, ..)| *oid)
+        self.schemas.iter().find(|schema| schema.name == name).map(|schema| schema.oid)
     }
 
-    /// Returns the sequence with a name of the catalog.
-    pub(crate) fn sequence(&self, name: &str) -> Option<&Relation> {
-        self.find(PUBLIC, name).filter(|relation| matches!(relation.of, RelationOf::Sequence(_)))
+    /// Returns the relation with a name of the catalog.
+    pub(crate) fn named(&self, name: &RelationName) -> Option<&Relation> {
+        self.find(self.schema_oid(&name.schema)?, &name.name)
+    }
+
+    /// Returns the sequence with the end of a key of the catalog.
+    pub(crate) fn sequence(&self, key: &str) -> Option<&Relation> {
+        let found = self.named(&RelationName::of_key(key));
+        found.filter(|relation| matches!(relation.of, RelationOf::Sequence(_)))
+    }
+
+    /// Returns the table with a name, and its number.
+    pub(crate) fn table(&self, name: &RelationName) -> Option<(u32, &Table)> {
+        let found = self.named(name)?;
+        match &found.of {
+            RelationOf::Table(table) => Some((found.oid, table)),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of the unique index of a table with these columns, 0 if there is none.
+    pub(crate) fn unique_key(&self, table: u32, columns: &[usize]) -> u32 {
+        let fits = |key: &Key<'_>| {
+            key.table_oid == table
+                && key.is_unique()
+                && key.parts.len() == columns.len()
+                && columns.iter().all(|at| key.parts.iter().any(|part| part.number() == at + 1))
+        };
+        self.keys().find(fits).map_or(0, |key| key.oid)
+    }
+
+    /// Returns whether a name without schema means the relation.
+    pub(crate) fn is_visible(&self, path: &[u32], relation: &Relation) -> bool {
+        let found = path.iter().find_map(|schema| self.find(*schema, &relation.name));
+        found.is_some_and(|found| found.oid == relation.oid)
+    }
+
+    /// Returns the number of the rule that has the query of a view.
+    pub(crate) fn rule_oid(&self, view: u32) -> u32 {
+        self.defaults.get(&(view, 0)).copied().unwrap_or_default()
     }
 
     /// Returns the number of a constraint of a table.
@@ -316,7 +430,10 @@ impl Snapshot {
 /// Returns the names of the constraints of a table.
 fn constraint_names(table: &Table) -> impl Iterator<Item = &str> {
     let primary = table.primary.iter().map(|key| key.name.as_str());
-    primary.chain(table.indexes.iter().map(|index| index.name.as_str()))
+    let unique = table.indexes.iter().filter(|index| index.is_constraint).map(|index| index.name.as_str());
+    let checks = table.checks.iter().map(|check| check.name.as_str());
+    let foreign = table.foreign_keys.iter().map(|key| key.name.as_str());
+    primary.chain(unique).chain(checks).chain(foreign)
 }
 
 /// The definitions that a session knows. Functions need them at once, so an evaluation without them
@@ -325,6 +442,8 @@ fn constraint_names(table: &Table) -> impl Iterator<Item = &str> {
 pub(crate) struct Definitions {
     /// The role with which the cluster began.
     first: String,
+    /// The schemas in which the session looks for a name without schema.
+    path: RefCell<Vec<String>>,
     /// The definitions and the version of the catalog that has them.
     known: RefCell<Option<(Vec<u8>, Rc<Snapshot>)>>,
     /// They are those of the present statement.
@@ -335,7 +454,21 @@ pub(crate) struct Definitions {
 impl Definitions {
     /// Makes those of a session of a cluster that began with a role.
     pub(crate) fn new(first: String) -> Self {
-        Self { first, ..Self::default() }
+        Self { first, path: RefCell::new(vec![public()]), ..Self::default() }
+    }
+
+    /// Notes the schemas in which the session looks for a name without schema.
+    pub(crate) fn set_path(&self, path: &[String]) {
+        *self.path.borrow_mut() = path.to_vec();
+    }
+
+    /// Returns the numbers of the schemas in which the session looks for a name.
+    pub(crate) fn path(&self, snapshot: &Snapshot) -> Vec<u32> {
+        let path = self.path.borrow();
+        let own: Vec<u32> = path.iter().filter_map(|name| snapshot.schema_oid(name)).collect();
+        // The system's schema is the first one, unless the path names it.
+        let first = Some(PG_CATALOG).filter(|first| !own.contains(first));
+        first.into_iter().chain(own).collect()
     }
 
     /// Returns the definitions; else notes that they are wanted, and fails.
