@@ -428,7 +428,7 @@ async fn session(
         process,
         sequences: Drawn::default(),
         place: place.clone(),
-        definitions: Definitions::default(),
+        definitions: Definitions::new(shared.first.role.clone()),
         answers: Answers::default(),
     };
     let parts = SessionParts {

@@ -561,6 +561,25 @@ impl Catalog {
         Self::row(store, by, &[&[kind], name.as_bytes()].concat(), name).await
     }
 
+    /// Reads all rows of the catalog of a kind that is no relation, with their names.
+    pub(crate) async fn read_all<T: DeserializeOwned>(
+        store: &Store<Cache>,
+        by: &mut Transaction,
+        kind: u8,
+    ) -> Result<Vec<(String, T)>> {
+        let (mut all, mut place) = (Vec::new(), Some(ScanPlace::from(&[kind])));
+        while let Some(from) = place {
+            let (rows, next) = by.scan(store.catalog(), &from).await?;
+            for (key, bytes) in rows.iter().filter(|(key, _)| key.first() == Some(&kind)) {
+                let name = String::from_utf8_lossy(&key[1..]).into_owned();
+                let read = serde_json::from_slice(bytes).map_err(|_| damaged(&name))?;
+                all.push((name, read));
+            }
+            place = next.filter(|_| rows.last().is_none_or(|(key, _)| key.first() == Some(&kind)));
+        }
+        Ok(all)
+    }
+
     /// Writes or removes a row of the catalog that is no relation.
     pub(crate) async fn write<T: Serialize>(
         store: &Store<Cache>,
