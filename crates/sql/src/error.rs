@@ -42,6 +42,7 @@ pub(crate) type Result<T> = std::result::Result<T, SqlError>;
 /// The SQLSTATEs in use, by their names in PostgreSQL's documentation.
 pub(crate) mod code {
     pub(crate) const CANNOT_CONNECT_NOW: &str = "57P03";
+    pub(crate) const ARRAY_SUBSCRIPT: &str = "2202E";
     pub(crate) const PROTOCOL_VIOLATION: &str = "08P01";
     pub(crate) const FEATURE_NOT_SUPPORTED: &str = "0A000";
     pub(crate) const STRING_RIGHT_TRUNCATION: &str = "22001";
@@ -85,7 +86,6 @@ pub(crate) mod code {
     pub(crate) const DATATYPE_MISMATCH: &str = "42804";
     pub(crate) const CANNOT_COERCE: &str = "42846";
     pub(crate) const INDETERMINATE_TYPE: &str = "42P18";
-    pub(crate) const ARRAY_SUBSCRIPT: &str = "2202E";
     pub(crate) const UNDEFINED_FUNCTION: &str = "42883";
     pub(crate) const UNDEFINED_TABLE: &str = "42P01";
     pub(crate) const UNDEFINED_PARAMETER: &str = "42P02";

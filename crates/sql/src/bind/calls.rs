@@ -6,7 +6,7 @@ use super::{Scope, Typed, coerce, sets, type_of};
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
-    functions,
+    functions::{self, BoundFunction, Function, conditional},
     parse::{VARIADIC, folded},
     types::{Type, Value},
 };
@@ -121,7 +121,7 @@ impl Scope<'_> {
             SqlError::new(code::UNDEFINED_FUNCTION, message)
         };
         let first = arguments.len() - names.len();
-        let takes = |function: &&&functions::Function| {
+        let takes = |function: &&&Function| {
             names.iter().all(|name| function.names.iter().skip(first).any(|known| known == name))
         };
         let function = functions::named(name).iter().find(takes).ok_or_else(missing)?;
@@ -158,6 +158,20 @@ impl Scope<'_> {
                 let (all, of) = self.unified(arguments, "COALESCE")?;
                 (Expr::Coalesce(all), of)
             }
+            "greatest" | "least" if !arguments.is_empty() => {
+                let (all, of) =
+                    self.unified(arguments, if name == "least" { "LEAST" } else { "GREATEST" })?;
+                let function = if name == "least" { &conditional::LEAST } else { &conditional::GREATEST };
+                (bound(function, all.len(), of, all), of)
+            }
+            "nullif" if arguments.len() == 2 => {
+                let first = arguments[0].1;
+                let (all, common) = self.unified(arguments, "NULLIF")?;
+                // Numbers of one kind are compared without a conversion of the first one.
+                let is_same = first.is_integer() && common.is_integer();
+                let of = if is_same { first } else { common };
+                (bound(&conditional::NULLIF, 2, of, all), of)
+            }
             "current_timestamp" => self.call("now", arguments)?,
             "date_part" if arguments.len() == 2 => {
                 let mut arguments = arguments.into_iter();
@@ -177,7 +191,7 @@ impl Scope<'_> {
     /// Binds a call with a syntax of its own.
     pub(super) fn special_call(&self, expr: &ast::Expr) -> Result<Typed> {
         use ast::{CeilFloorKind, DateTimeField, Expr as E};
-        let bound = |all: &[Option<&ast::Expr>]| -> Result<Vec<Typed>> {
+        let parts_of = |all: &[Option<&ast::Expr>]| -> Result<Vec<Typed>> {
             all.iter().flatten().map(|one| self.bind(one)).collect()
         };
         let whole = CeilFloorKind::DateTimeField(DateTimeField::NoDateTime);
@@ -189,7 +203,7 @@ impl Scope<'_> {
             E::Substring { expr, substring_from, substring_for, shorthand, .. } => {
                 let name = if *shorthand { "substr" } else { "substring" };
                 let parts = [Some(&**expr), substring_from.as_deref(), substring_for.as_deref()];
-                self.call(name, bound(&parts)?)
+                self.call(name, parts_of(&parts)?)
             }
             E::Trim { trim_where, trim_what, expr, trim_characters } => {
                 let name = match trim_where {
@@ -199,18 +213,24 @@ impl Scope<'_> {
                 };
                 let mut parts = vec![Some(&**expr), trim_what.as_deref()];
                 parts.extend(trim_characters.iter().flatten().map(Some));
-                self.call(name, bound(&parts)?)
+                self.call(name, parts_of(&parts)?)
             }
-            E::Position { expr, r#in } => self.call("position", bound(&[Some(r#in), Some(expr)])?),
+            E::Position { expr, r#in } => self.call("position", parts_of(&[Some(r#in), Some(expr)])?),
             E::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
                 let parts = [Some(&**expr), Some(overlay_what), Some(overlay_from), overlay_for.as_deref()];
-                self.call("overlay", bound(&parts)?)
+                self.call("overlay", parts_of(&parts)?)
             }
-            E::Ceil { expr, field } if *field == whole => self.call("ceil", bound(&[Some(expr)])?),
-            E::Floor { expr, field } if *field == whole => self.call("floor", bound(&[Some(expr)])?),
+            E::Ceil { expr, field } if *field == whole => self.call("ceil", parts_of(&[Some(expr)])?),
+            E::Floor { expr, field } if *field == whole => self.call("floor", parts_of(&[Some(expr)])?),
             other => Err(SqlError::unsupported(format!("the expression {other}"))),
         }
     }
+}
+
+/// Returns a call of a function that the binder knows, with arguments of one type.
+fn bound(function: &'static Function, count: usize, of: Type, all: Vec<Expr>) -> Expr {
+    let types = vec![of; count].into();
+    Expr::Call(BoundFunction { function, types, result: of, is_spread: false }, all)
 }
 
 fn named_type(name: &str) -> Option<Type> {

@@ -4,22 +4,32 @@
 //! An entry is a line: `function("left", &[TEXT, INT4], TEXT, left)`. It is immutable, and NULL if
 //! an argument is NULL, unless methods of [`Function`] say otherwise.
 
+mod bytes;
+pub(crate) mod conditional;
 mod mathematics;
+pub(crate) mod names;
+mod patterns;
+mod precise;
 mod resolve;
 mod session;
 pub(crate) mod sets;
 mod strings;
+mod trigonometry;
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{cell::RefCell, collections::HashMap, sync::LazyLock};
 
-pub(crate) use self::resolve::{BoundFunction, resolve};
+pub(crate) use self::{
+    resolve::{BoundFunction, resolve},
+    session::start_time,
+};
 use crate::{
     answers::Answers,
     catalog::SessionPlace,
     error::{Result, SqlError, code},
     sequences::Drawn,
+    session::settings::Settings,
     system::{self, Definitions},
-    types::{Interval, Type, Value, array::Array, numeric::Numeric},
+    types::{Interval, Type, Value, array::Array, numeric::Numeric, text},
 };
 
 /// The facts about a session that functions need.
@@ -27,6 +37,9 @@ use crate::{
 pub(crate) struct Context {
     /// The time of the transaction's begin, in microseconds from 2000-01-01.
     pub(crate) begun: i64,
+    /// The time of the statement's begin; 0 before it.
+    pub(crate) statement_begun: i64,
+    pub(crate) settings: RefCell<Settings>,
     pub(crate) user: String,
     pub(crate) database: String,
     pub(crate) process: i32,
@@ -108,12 +121,19 @@ pub(crate) const TIMESTAMP: DeclaredType = DeclaredType::Is(Type::Timestamp);
 pub(crate) const TIMESTAMPTZ: DeclaredType = DeclaredType::Is(Type::TimestampTz);
 pub(crate) const TEXTS: DeclaredType = DeclaredType::Is(Type::Array(&Type::Text));
 pub(crate) const NAMES: DeclaredType = DeclaredType::Is(Type::Array(&Type::Name));
+pub(crate) const VOID: DeclaredType = DeclaredType::Is(Type::Void);
 pub(crate) const ANY: DeclaredType = DeclaredType::Any;
+pub(crate) const ANYELEMENT: DeclaredType = DeclaredType::AnyElement;
+pub(crate) const ANYARRAY: DeclaredType = DeclaredType::AnyArray;
+pub(crate) const ANYCOMPATIBLE: DeclaredType = DeclaredType::AnyCompatible;
+pub(crate) const ANYCOMPATIBLEARRAY: DeclaredType = DeclaredType::AnyCompatibleArray;
 
 /// The chapters of the table, in the order of the documentation.
 static CHAPTERS: &[(&str, &[Function])] = &[
-    ("Strings", strings::FUNCTIONS),
-    ("Mathematics", mathematics::FUNCTIONS),
+    ("Numbers", mathematics::FUNCTIONS),
+    ("Texts", strings::FUNCTIONS),
+    ("Regular expressions", patterns::FUNCTIONS),
+    ("Bytes", bytes::FUNCTIONS),
     ("Session and system", session::FUNCTIONS),
     ("Catalogs", system::functions::SYSTEM),
 ];
@@ -308,12 +328,17 @@ values_from! {
     Vec<u8> => |value| Self::Bytes(value);
     Interval => |value| Self::Interval(value);
     Array => |value| Self::Array(Box::new(value));
-    Vec<Self> => |value| Array::from(value).into();
+    Vec<Value> => |value| Array::from(value).into();
 }
 
 /// Returns a result.
 pub(crate) fn ok(value: impl Into<Value>) -> Result<Value> {
     Ok(value.into())
+}
+
+/// Returns the text of a value that is not NULL.
+pub(crate) fn printed(value: &Value, of: Type) -> String {
+    text::print(value, of)
 }
 
 /// The most bytes of a result.

@@ -31,7 +31,7 @@ impl Session<'_> {
         let activity = self.activity;
         activity.forget_cancel();
         activity.begin(&prepared.text);
-        let limit = self.settings.time(STATEMENT_TIMEOUT);
+        let limit = self.context.settings.borrow().time(STATEMENT_TIMEOUT);
         let planned = Box::pin(self.plan(&prepared));
         let (plan, types) = within(limit, activity.unless_cancelled(planned)).await?;
         prepared.types = types;

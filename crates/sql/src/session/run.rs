@@ -22,7 +22,7 @@ use crate::{
     roles::Roles,
     sequences::Set,
     spool::Rows,
-    types::{Type, Value},
+    types::{Type, Value, time},
 };
 
 /// A statement that is ready to run, with the tables that it needs, and how.
@@ -301,7 +301,12 @@ fn explain_source(source: &Source, is_joined: bool, depth: usize, lines: &mut Ve
 impl Session<'_> {
     /// Runs a statement.
     pub(super) async fn run(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
+        if self.context.statement_begun == 0 {
+            self.context.statement_begun = time::now();
+        }
         let mut done = self.run_plan(plan, values).await;
+        self.context.statement_begun = 0;
+        self.report_settings();
         let sets = self.context.sequences.end_statement();
         self.context.definitions.end_statement();
         self.context.answers.end_statement();
@@ -314,6 +319,20 @@ impl Session<'_> {
         // statements.
         self.transaction.iter_mut().for_each(Transaction::begin_statement);
         done
+    }
+
+    /// Tells the client, and lists of sessions, of the settings that a statement has changed.
+    fn report_settings(&mut self) {
+        let mut settings = self.context.settings.borrow_mut();
+        for name in settings.take_changed() {
+            let Ok(value) = settings.show(name) else { continue };
+            if name == "application_name" {
+                self.activity.name(value.clone());
+            }
+            if let Some(reported) = Settings::reported_name(name) {
+                self.connection.out.parameter(reported, &value);
+            }
+        }
     }
 
     /// Does the calls of `setval` of a statement.
@@ -463,7 +482,7 @@ impl Session<'_> {
                         Isolation::ReadCommitted => "read committed".to_owned(),
                         Isolation::RepeatableRead => "repeatable read".to_owned(),
                     },
-                    name => self.settings.show(name)?,
+                    name => self.context.settings.borrow().show(name)?,
                 };
                 let columns = vec![ResultColumn { name, of: Type::Text }];
                 Ok(Done {
@@ -473,16 +492,16 @@ impl Session<'_> {
             }
             ast::Statement::Reset(reset) => {
                 match &reset.reset {
-                    ast::Reset::ALL => self.settings.reset(None)?,
+                    ast::Reset::ALL => self.context.settings.borrow_mut().reset(None)?,
                     ast::Reset::ConfigurationParameter(name) => {
-                        self.settings.reset(Some(&name.to_string()))?
+                        self.context.settings.borrow_mut().reset(Some(&name.to_string()))?
                     }
                     ast::Reset::SessionAuthorization => {}
                 }
                 Ok(plain("RESET"))
             }
             ast::Statement::Discard { object_type: ast::DiscardObject::ALL } => {
-                self.settings.reset(None)?;
+                self.context.settings.borrow_mut().reset(None)?;
                 self.statements.clear();
                 Ok(plain("DISCARD ALL"))
             }
@@ -541,14 +560,10 @@ impl Session<'_> {
                     })
                     .collect();
                 match value.join(", ") {
-                    value if value.eq_ignore_ascii_case("default") => self.settings.reset(Some(&name))?,
-                    value => self.settings.set(&name, &value)?,
-                }
-                if name.eq_ignore_ascii_case("application_name") {
-                    self.activity.name(self.settings.show(&name)?);
-                }
-                if let Some(reported) = Settings::reported_name(&name) {
-                    self.connection.out.parameter(reported, &self.settings.show(&name)?);
+                    value if value.eq_ignore_ascii_case("default") => {
+                        self.context.settings.borrow_mut().reset(Some(&name))?
+                    }
+                    value => self.context.settings.borrow_mut().set(&name, &value)?,
                 }
                 Ok(plain("SET"))
             }
@@ -571,11 +586,11 @@ impl Session<'_> {
                 Ok(plain("SET"))
             }
             ast::Set::SetTimeZone { local: false, value } => {
-                self.settings.set("timezone", value.to_string().trim_matches('\''))?;
+                self.context.settings.borrow_mut().set("timezone", value.to_string().trim_matches('\''))?;
                 Ok(plain("SET"))
             }
             ast::Set::SetNames { charset_name, collation_name: None } => {
-                self.settings.set("client_encoding", &charset_name.value)?;
+                self.context.settings.borrow_mut().set("client_encoding", &charset_name.value)?;
                 Ok(plain("SET"))
             }
             other => Err(SqlError::unsupported(other)),

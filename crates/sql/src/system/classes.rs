@@ -121,7 +121,7 @@ impl Relation {
     }
 
     /// Returns the rights that roles have been given.
-    pub(super) fn grants(&self) -> &[Grant] {
+    pub(crate) fn grants(&self) -> &[Grant] {
         match &self.of {
             RelationOf::Table(table) => &table.grants,
             RelationOf::View(view) => &view.grants,

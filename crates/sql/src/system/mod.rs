@@ -26,7 +26,7 @@ mod types;
 
 pub(crate) use self::{
     describe::{keywords, quote_ident, quote_literal},
-    names::cast,
+    names::{cast, number_of},
     relations::{SystemTable, SystemView, find_table, find_view},
     snapshot::{Definitions, Snapshot},
 };

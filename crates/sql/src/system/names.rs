@@ -63,6 +63,11 @@ fn identifier_of(name: &str, of: Type, context: &Context) -> Result<i64> {
     find(context, name, of)?.map(i64::from).ok_or_else(|| undefined(name, of))
 }
 
+/// Returns the number of the object with a name.
+pub(crate) fn number_of(context: &Context, name: &str, of: Type) -> Result<u32> {
+    find(context, name, of)?.ok_or_else(|| undefined(name, of))
+}
+
 /// Returns the number of the object with a name, if there is one.
 pub(crate) fn find(context: &Context, name: &str, of: Type) -> Result<Option<u32>> {
     if of == Type::Regtype {
