@@ -23,6 +23,7 @@ use rustls::{
 
 use crate::{
     activity::{Activity, SessionInfo},
+    answers::Answers,
     catalog::{Catalog, SessionPlace},
     error::{Result, SqlError, code},
     functions::{self, Context},
@@ -430,7 +431,8 @@ async fn session(
         process,
         sequences: Drawn::default(),
         place: place.clone(),
-        definitions: Definitions::default(),
+        definitions: Definitions::new(shared.first.role.clone()),
+        answers: Answers::default(),
     };
     let parts = SessionParts {
         store,

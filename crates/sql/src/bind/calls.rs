@@ -2,7 +2,7 @@
 
 use sqlparser::ast;
 
-use super::{AggregateKind, Scope, Typed, coerce, type_of};
+use super::{Scope, Typed, coerce, sets, type_of};
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
@@ -12,7 +12,8 @@ use crate::{
 };
 
 /// The names of types that are no functions: a call of one converts its argument.
-const TYPES: &[&str] = &["bool", "date", "float4", "float8", "int2", "int4", "int8", "name", "text", "varchar"];
+const TYPES: &[&str] =
+    &["bool", "date", "float4", "float8", "int2", "int4", "int8", "name", "text", "varchar"];
 
 impl Scope<'_> {
     /// Binds a call of the table of functions.
@@ -58,8 +59,13 @@ impl Scope<'_> {
             }
             _ => return Err(unsupported()),
         };
+        if function.over.is_some() {
+            return self.window(&name, function);
+        }
+        if let Some(found) = self.aggregate_call(&name, function)? {
+            return Ok(found);
+        }
         let is_plain = function.filter.is_none()
-            && function.over.is_none()
             && function.within_group.is_empty()
             && function.null_treatment.is_none()
             && function.parameters == ast::FunctionArguments::None;
@@ -68,21 +74,11 @@ impl Scope<'_> {
         let list = match &function.args {
             ast::FunctionArguments::None => &empty,
             ast::FunctionArguments::List(list) => list,
+            ast::FunctionArguments::Subquery(query) if name == "array" => return self.array_of(query),
             ast::FunctionArguments::Subquery(_) => return Err(unsupported()),
         };
         if !is_plain || !list.clauses.is_empty() {
             return Err(unsupported());
-        }
-        let kind = match name.as_str() {
-            "count" => Some(AggregateKind::Count),
-            "sum" => Some(AggregateKind::Sum),
-            "avg" => Some(AggregateKind::Average),
-            "min" => Some(AggregateKind::Least),
-            "max" => Some(AggregateKind::Greatest),
-            _ => None,
-        };
-        if let Some(kind) = kind {
-            return self.aggregate(function, kind, list);
         }
         if list.duplicate_treatment.is_some() {
             return Err(unsupported());
@@ -108,6 +104,9 @@ impl Scope<'_> {
                 }
                 _ => return Err(unsupported()),
             }
+        }
+        if sets::is_set(&name) && names.is_empty() && !is_spread {
+            return self.set_call(function, &name, arguments);
         }
         if !names.is_empty() {
             return self.named_call(&name, arguments, &names);
@@ -160,7 +159,8 @@ impl Scope<'_> {
                 (Expr::Coalesce(all), of)
             }
             "greatest" | "least" if !arguments.is_empty() => {
-                let (all, of) = self.unified(arguments, if name == "least" { "LEAST" } else { "GREATEST" })?;
+                let (all, of) =
+                    self.unified(arguments, if name == "least" { "LEAST" } else { "GREATEST" })?;
                 let function = if name == "least" { &conditional::LEAST } else { &conditional::GREATEST };
                 (bound(function, all.len(), of, all), of)
             }
@@ -176,6 +176,13 @@ impl Scope<'_> {
                 (bound(&conditional::NULLIF, 2, of, all), of)
             }
             "current_timestamp" => self.call("now", arguments)?,
+            "date_part" if arguments.len() == 2 => {
+                let mut arguments = arguments.into_iter();
+                let (Some(part), Some(value)) = (arguments.next(), arguments.next()) else {
+                    return Err(SqlError::unsupported("this call of date_part"));
+                };
+                self.part(name, part, value, false)?
+            }
             "localtimestamp" => to(self.call("now", arguments)?, Type::Timestamp),
             "current_time" => to(self.call("now", arguments)?, Type::TimeTz),
             "localtime" => to(self.call("now", arguments)?, Type::TimeOfDay),

@@ -88,8 +88,7 @@ fn convert_to(call: &Call<'_>) -> Result<Value> {
 /// Base 64 that is read with or without its end.
 const BASE64: engine::GeneralPurpose = engine::GeneralPurpose::new(
     &alphabet::STANDARD,
-    engine::GeneralPurposeConfig::new()
-        .with_decode_padding_mode(engine::DecodePaddingMode::RequireCanonical),
+    engine::GeneralPurposeConfig::new().with_decode_padding_mode(engine::DecodePaddingMode::RequireCanonical),
 );
 
 fn unknown_encoding(name: &str) -> SqlError {
@@ -102,7 +101,8 @@ fn encode(call: &Call<'_>) -> Result<Value> {
         "hex" => hex(bytes),
         "base64" => {
             let whole = BASE64.encode(bytes);
-            let lines: Vec<&str> = whole.as_bytes().chunks(76).map(|line| std::str::from_utf8(line).unwrap_or("")).collect();
+            let lines: Vec<&str> =
+                whole.as_bytes().chunks(76).map(|line| std::str::from_utf8(line).unwrap_or("")).collect();
             lines.join("\n")
         }
         "escape" => {
@@ -118,7 +118,8 @@ fn encode(call: &Call<'_>) -> Result<Value> {
 }
 
 fn decode(call: &Call<'_>) -> Result<Value> {
-    let dense: String = call.text(0).chars().filter(|char| !matches!(char, ' ' | '\n' | '\t' | '\r')).collect();
+    let dense: String =
+        call.text(0).chars().filter(|char| !matches!(char, ' ' | '\n' | '\t' | '\r')).collect();
     match call.text(1).to_ascii_lowercase().as_str() {
         "hex" => {
             if let Some(wrong) = dense.chars().find(|char| !char.is_ascii_hexdigit()) {

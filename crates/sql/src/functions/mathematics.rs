@@ -40,7 +40,9 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("cot", &[FLOAT8], FLOAT8, |call| finite(call, |x| 1.0 / x.tan())),
     function("cotd", &[FLOAT8], FLOAT8, |call| finite(call, trigonometry::cotd)),
     function("degrees", &[FLOAT8], FLOAT8, |call| fitting(call, call.float(0).to_degrees())),
-    function("div", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(precise::quotient(call.numeric(0), call.numeric(1))?)),
+    function("div", &[NUMERIC, NUMERIC], NUMERIC, |call| {
+        ok(precise::quotient(call.numeric(0), call.numeric(1))?)
+    }),
     function("exp", &[FLOAT8], FLOAT8, exp),
     function("exp", &[NUMERIC], NUMERIC, |call| ok(precise::exp(call.numeric(0))?)),
     function("factorial", &[INT8], NUMERIC, factorial),
@@ -66,10 +68,16 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("mod", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(call.numeric(0).rem(call.numeric(1))?)),
     function("pi", &[], FLOAT8, |_| ok(std::f64::consts::PI)),
     function("pow", &[FLOAT8, FLOAT8], FLOAT8, power),
-    function("pow", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(precise::power(call.numeric(0), call.numeric(1))?)),
+    function("pow", &[NUMERIC, NUMERIC], NUMERIC, |call| {
+        ok(precise::power(call.numeric(0), call.numeric(1))?)
+    }),
     function("power", &[FLOAT8, FLOAT8], FLOAT8, power),
-    function("power", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(precise::power(call.numeric(0), call.numeric(1))?)),
-    function("radians", &[FLOAT8], FLOAT8, |call| fitting(call, call.float(0) * (std::f64::consts::PI / 180.0))),
+    function("power", &[NUMERIC, NUMERIC], NUMERIC, |call| {
+        ok(precise::power(call.numeric(0), call.numeric(1))?)
+    }),
+    function("radians", &[FLOAT8], FLOAT8, |call| {
+        fitting(call, call.float(0) * (std::f64::consts::PI / 180.0))
+    }),
     function("random", &[], FLOAT8, random).volatile(),
     function("round", &[FLOAT8], FLOAT8, |call| ok(call.float(0).round_ties_even())),
     function("round", &[NUMERIC], NUMERIC, |call| ok(call.numeric(0).rounded(0)?)),

@@ -9,12 +9,12 @@ mod bytes;
 pub(crate) mod conditional;
 pub(crate) mod json;
 mod mathematics;
-pub(crate) mod names;
 mod number_format;
 pub(crate) mod patterns;
 mod precise;
 mod resolve;
 mod session;
+pub(crate) mod sets;
 mod strings;
 mod time_format;
 mod times;
@@ -27,6 +27,7 @@ pub(crate) use self::{
     session::start_time,
 };
 use crate::{
+    answers::Answers,
     catalog::SessionPlace,
     error::{Result, SqlError, code},
     sequences::Drawn,
@@ -50,6 +51,7 @@ pub(crate) struct Context {
     /// The database and the role.
     pub(crate) place: SessionPlace,
     pub(crate) definitions: Definitions,
+    pub(crate) answers: Answers,
 }
 
 /// A function.

@@ -6,9 +6,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use fancy_regex::{Captures, Regex, RegexBuilder};
 
-use super::{
-    BOOL, Call, Function, INT4, MOST_BYTES, TEXT, TEXTS, function, invalid_parameter, ok, too_long,
-};
+use super::{BOOL, Call, Function, INT4, MOST_BYTES, TEXT, TEXTS, function, invalid_parameter, ok, too_long};
 use crate::{
     error::{Result, SqlError},
     types::Value,
@@ -154,12 +152,9 @@ impl Options {
             rest = &inner[end + 1..];
         }
         let mut options = String::from("(?");
-        for (flag, is_on) in [
-            ('i', self.ignores_case),
-            ('s', !self.dot_stops),
-            ('m', self.by_line),
-            ('x', self.is_expanded),
-        ] {
+        for (flag, is_on) in
+            [('i', self.ignores_case), ('s', !self.dot_stops), ('m', self.by_line), ('x', self.is_expanded)]
+        {
             if is_on {
                 options.push(flag);
             }

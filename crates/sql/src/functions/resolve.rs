@@ -245,10 +245,7 @@ pub(crate) fn resolve(name: &str, types: &[Type], is_spread: bool) -> Result<Bou
 }
 
 /// Returns the best candidate; else whether there are several (`func_select_candidate`).
-fn select<'a>(
-    mut left: Vec<&'a Candidate>,
-    types: &[Type],
-) -> std::result::Result<&'a Candidate, bool> {
+fn select<'a>(mut left: Vec<&'a Candidate>, types: &[Type]) -> std::result::Result<&'a Candidate, bool> {
     let only = |left: &Vec<&'a Candidate>| match left[..] {
         [] => Some(Err(false)),
         [one] => Some(Ok(one)),
@@ -258,7 +255,8 @@ fn select<'a>(
         return decided;
     }
     let types: Vec<Type> = types.iter().map(|of| plain(*of)).collect();
-    let is_same = |candidate: &Candidate, at: usize| candidate.declared_type(at).map(plain) == Some(types[at]);
+    let is_same =
+        |candidate: &Candidate, at: usize| candidate.declared_type(at).map(plain) == Some(types[at]);
     let known = || (0..types.len()).filter(|at| types[*at] != Type::Unknown);
     keep_best(&mut left, |candidate| known().filter(|at| is_same(candidate, *at)).count());
     if let Some(decided) = only(&left) {
@@ -301,9 +299,8 @@ fn keep_best(left: &mut Vec<&Candidate>, score: impl Fn(&Candidate) -> usize) {
 fn decide_unknown(left: &mut Vec<&Candidate>, types: &[Type]) {
     let mut chosen = Vec::new();
     for at in (0..types.len()).filter(|at| types[*at] == Type::Unknown) {
-        let of = |candidate: &Candidate| {
-            candidate.declared_type(at).map_or((Category::Pseudo, false), category)
-        };
+        let of =
+            |candidate: &Candidate| candidate.declared_type(at).map_or((Category::Pseudo, false), category);
         let all: Vec<(Category, bool)> = left.iter().map(|candidate| of(candidate)).collect();
         let group = match all.iter().find(|(group, _)| *group == Category::String) {
             Some((string, _)) => *string,

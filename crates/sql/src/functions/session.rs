@@ -7,14 +7,18 @@ use super::{
     function, invalid_parameter, ok, precise,
 };
 use crate::{
+    catalog::Grant,
     error::{Result, SqlError, code},
-    types::{Value, numeric::Numeric, time},
+    system,
+    types::{Type, Value, numeric::Numeric, time},
 };
 
 pub(super) static FUNCTIONS: &[Function] = &[
     function("current_database", &[], NAME, |call| ok(&*call.context.database)).stable(),
-    function("current_schema", &[], NAME, |call| Ok(schemas(call, false)?.into_iter().next().unwrap_or(Value::Null)))
-        .stable(),
+    function("current_schema", &[], NAME, |call| {
+        Ok(schemas(call, false)?.into_iter().next().unwrap_or(Value::Null))
+    })
+    .stable(),
     function("current_schemas", &[BOOL], NAMES, |call| ok(schemas(call, call.bool(0))?)).stable(),
     function("current_setting", &[TEXT], TEXT, current_setting).stable(),
     function("current_setting", &[TEXT, BOOL], TEXT, current_setting).stable(),
@@ -38,7 +42,9 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("pg_postmaster_start_time", &[], TIMESTAMPTZ, |_| Ok(Value::Time(start_time()))).stable(),
     function("pg_size_bytes", &[TEXT], INT8, size_bytes),
     function("pg_size_pretty", &[INT8], TEXT, |call| ok(size_pretty(call.int(0).into()))),
-    function("pg_size_pretty", &[NUMERIC], TEXT, |call| ok(size_pretty(precise::round(call.numeric(0), 0)?.digits))),
+    function("pg_size_pretty", &[NUMERIC], TEXT, |call| {
+        ok(size_pretty(precise::round(call.numeric(0), 0)?.digits))
+    }),
     function("pg_sleep", &[super::FLOAT8], VOID, |_| Err(SqlError::unsupported("pg_sleep"))).volatile(),
     function("pg_trigger_depth", &[], INT4, |_| ok(0i64)).stable(),
     function("pg_typeof", &[ANY], REGTYPE, |call| ok(i64::from(call.types[0].oid()))).stable().takes_null(),
@@ -49,7 +55,8 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("version", &[], TEXT, |_| ok(VERSION)).stable(),
     function("has_any_column_privilege", &[TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
     function("has_column_privilege", &[TEXT, TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
-    function("has_database_privilege", &[NAME, TEXT, TEXT], BOOL, |call| right(call, DATABASE, "CREATE")).stable(),
+    function("has_database_privilege", &[NAME, TEXT, TEXT], BOOL, |call| right(call, DATABASE, "CREATE"))
+        .stable(),
     function("has_database_privilege", &[OID, TEXT], BOOL, |call| right(call, DATABASE, "CREATE")).stable(),
     function("has_database_privilege", &[TEXT, TEXT], BOOL, |call| right(call, DATABASE, "CREATE")).stable(),
     function("has_function_privilege", &[OID, TEXT], BOOL, |call| right(call, &["EXECUTE"], "")).stable(),
@@ -62,7 +69,8 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("has_table_privilege", &[NAME, TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
     function("has_table_privilege", &[OID, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
     function("has_table_privilege", &[TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
-    function("has_tablespace_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["CREATE"], "CREATE")).stable(),
+    function("has_tablespace_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["CREATE"], "CREATE"))
+        .stable(),
     function("has_type_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["USAGE"], "")).stable(),
 ];
 
@@ -162,23 +170,25 @@ fn right(call: &Call<'_>, known: &[&str], of_superusers: &str) -> Result<Value> 
 fn table_right(call: &Call<'_>, known: &[&str]) -> Result<Value> {
     let is_named = call.types[0] == crate::types::Type::Name;
     check_role(call, is_named)?;
-    privileges(call.text(call.count() - 1), known)?;
+    let asked = privileges(call.text(call.count() - 1), known)?;
     let definitions = call.context.definitions.get()?;
     let place = &call.context.place;
-    let name = call.text(usize::from(is_named));
-    let mut tables = definitions.tables.iter();
-    let found = match &call.values[0] {
-        Value::Int(oid) => tables.find(|table| i64::try_from(table.id) == Ok(*oid)),
-        _ => tables.find(|table| table.name == name.strip_prefix("public.").unwrap_or(name)),
-    };
-    match found {
-        Some(table) => ok(place.is_superuser || table.owner == place.role),
-        None if matches!(call.values[0], Value::Int(_)) => Ok(Value::Null),
-        None => {
-            let message = format!("relation \"{name}\" does not exist");
-            Err(SqlError::new(code::UNDEFINED_TABLE, message))
+    let oid = match &call.values[usize::from(is_named)] {
+        Value::Int(oid) => u32::try_from(*oid).ok(),
+        _ => {
+            let name = call.text(usize::from(is_named));
+            Some(system::number_of(call.context, name, Type::Regclass)?)
         }
+    };
+    let Some(relation) = oid.and_then(|oid| definitions.relation(oid)) else { return Ok(Value::Null) };
+    if relation.owner().is_none_or(|owner| place.is(owner)) {
+        return ok(true);
     }
+    let is_given = |grant: &Grant| {
+        let is_own = grant.role.as_ref().is_none_or(|role| *role == place.role);
+        is_own && asked.iter().any(|asked| format!("{:?}", grant.privilege).eq_ignore_ascii_case(asked))
+    };
+    ok(relation.grants().iter().any(is_given))
 }
 
 const UNITS: &[(&str, u32)] = &[("bytes", 0), ("kB", 10), ("MB", 20), ("GB", 30), ("TB", 40), ("PB", 50)];
@@ -211,7 +221,9 @@ fn size_bytes(call: &Call<'_>) -> Result<Value> {
     let end = text.find(|char| !is_number(char)).unwrap_or(text.len());
     let number = Numeric::parse(&text[..end]).map_err(|_| invalid())?;
     let unit = text[end..].trim();
-    let known = |(name, _): &&(&str, u32)| name.eq_ignore_ascii_case(unit) || unit.eq_ignore_ascii_case("b") && *name == "bytes";
+    let known = |(name, _): &&(&str, u32)| {
+        name.eq_ignore_ascii_case(unit) || unit.eq_ignore_ascii_case("b") && *name == "bytes"
+    };
     let shift = match unit {
         "" => 0,
         _ => UNITS.iter().find(known).ok_or_else(invalid)?.1,

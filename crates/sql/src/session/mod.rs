@@ -540,7 +540,7 @@ impl<'a> Session<'a> {
     /// Returns the plan of a statement, and the types of its parameters. Begins a transaction.
     async fn plan(&mut self, prepared: &Prepared) -> Result<(Rc<Plan>, Vec<Type>)> {
         if !run::needs_tables(&prepared.statement) {
-            return Ok((Rc::new(Plan::Other(prepared.statement.clone())), prepared.types.clone()));
+            return Ok((Rc::new(Plan::other(prepared.statement.clone())), prepared.types.clone()));
         }
         loop {
             self.begin();
@@ -552,7 +552,8 @@ impl<'a> Session<'a> {
                 Some((_, plan)) => (plan, prepared.types.clone()),
                 None => {
                     let types = std::cell::RefCell::new(prepared.types.clone());
-                    let parameters = Parameters { types, ..Parameters::default() };
+                    let place = Some(self.catalog.place().clone());
+                    let parameters = Parameters { types, place, ..Parameters::default() };
                     let statement = &prepared.statement;
                     let catalog = &mut self.catalog;
                     let plan = run::plan(statement, catalog, &self.store, transaction, &parameters).await?;
@@ -563,7 +564,7 @@ impl<'a> Session<'a> {
                     (plan, types)
                 }
             };
-            if !self.lock(&plan.tables()).await? {
+            if !self.lock(&plan.tables).await? {
                 return Ok((plan, types));
             }
             // The definition may have changed before the lock was there.
