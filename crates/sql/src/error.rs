@@ -57,6 +57,7 @@ pub(crate) mod code {
     pub(crate) const INDETERMINATE_TYPE: &str = "42P18";
     pub(crate) const WRONG_OBJECT_TYPE: &str = "42809";
     pub(crate) const ARRAY_SUBSCRIPT: &str = "2202E";
+    pub(crate) const AMBIGUOUS_FUNCTION: &str = "42725";
     pub(crate) const UNDEFINED_FUNCTION: &str = "42883";
     pub(crate) const UNDEFINED_TABLE: &str = "42P01";
     pub(crate) const UNDEFINED_PARAMETER: &str = "42P02";

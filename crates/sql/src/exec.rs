@@ -460,8 +460,8 @@ impl Accumulated {
         let before = self.sum.take();
         self.sum = match (aggregate.kind, before) {
             (AggregateKind::Count, _) => None,
-            (AggregateKind::Least, Some(before)) if before.compare(&value).is_le() => Some(before),
-            (AggregateKind::Greatest, Some(before)) if before.compare(&value).is_ge() => Some(before),
+            (AggregateKind::Least, Some(before)) if before.compare(&value).is_lt() => Some(before),
+            (AggregateKind::Greatest, Some(before)) if before.compare(&value).is_gt() => Some(before),
             (AggregateKind::Least | AggregateKind::Greatest, _) => Some(value),
             (AggregateKind::Sum | AggregateKind::Average, before) => Some(match (before, value) {
                 (None, Value::Int(number)) => Value::Numeric(Numeric::from_int(number)),

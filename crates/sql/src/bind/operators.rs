@@ -130,7 +130,7 @@ impl Scope<'_> {
 
     /// Applies an operator to the operand behind it.
     pub(super) fn prefixed(&self, op: &str, operand: Typed) -> Result<Typed> {
-        let Some(operator) = operators::find(op, None, operand.1) else {
+        let Some(operator) = operators::find(op, None, operand.1)? else {
             return Err(no_operator(&format!("{op} {}", operand.1.name())));
         };
         let operand = coerce(operand, operator.right, self.parameters, false)?;
@@ -139,7 +139,7 @@ impl Scope<'_> {
 
     /// Applies an operator of the table, if it has one for these types.
     fn found(&self, op: &str, one: &Typed, other: &Typed) -> Result<Option<Typed>> {
-        let Some(operator) = operators::find(op, Some(one.1), other.1) else { return Ok(None) };
+        let Some(operator) = operators::find(op, Some(one.1), other.1)? else { return Ok(None) };
         let left = operator.left.unwrap_or(operator.right);
         let one = coerce(one.clone(), left, self.parameters, false)?;
         let other = coerce(other.clone(), operator.right, self.parameters, false)?;
@@ -255,8 +255,10 @@ impl Scope<'_> {
     fn arithmetic(&self, operation: Operation, op: &str, one: Typed, other: Typed) -> Result<Typed> {
         let none = || no_binary(op, one.1, other.1);
         let common = one.1.common(other.1).ok_or_else(none)?;
-        // A literal is read as the type of the other side.
-        let common = if common == Type::Unknown { Type::Float8 } else { common };
+        if common == Type::Unknown {
+            let message = format!("operator is not unique: unknown {op} unknown");
+            return Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message));
+        }
         if !common.is_number() {
             return Err(none());
         }

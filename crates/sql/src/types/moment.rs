@@ -144,6 +144,12 @@ impl Fields {
                 let is_number = behind.starts_with(|char: char| char.is_ascii_digit());
                 let part = span(behind, |char| char.is_ascii_alphanumeric());
                 let is_date = behind[part..].starts_with(mark) && part > 0;
+                if mark == '.' && digits == 4 && part == 3 && is_number && !is_date && self.year.is_none() {
+                    // A year and the number of a day.
+                    self.date_number(&rest[..digits])?;
+                    self.date_number(&behind[..part])?;
+                    return Ok(digits + 1 + part);
+                }
                 if mark == '.' && is_number && !is_date {
                     // Seconds with a fraction, after a date without marks.
                     let len = span(rest, |char| char.is_ascii_digit() || char == '.');
