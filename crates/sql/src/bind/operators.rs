@@ -377,9 +377,26 @@ impl Scope<'_> {
         Ok((Expr::Array { values, is_nested }, of))
     }
 
+    /// Binds the steps to a part of a value of jsonb.
+    fn jsonb_part(&self, root: Expr, chain: &[ast::AccessExpr]) -> Result<Typed> {
+        let step = |access: &ast::AccessExpr| match access {
+            ast::AccessExpr::Subscript(ast::Subscript::Index { index }) => {
+                coerce(self.bind(index)?, Type::Text, self.parameters, false)
+            }
+            other => Err(SqlError::unsupported(format!("the part {other} of a value of jsonb"))),
+        };
+        let values = chain.iter().map(step).collect::<Result<_>>()?;
+        let path = (Expr::Array { values, is_nested: false }, Type::Array(&Type::Text));
+        let root = (root, Type::Jsonb);
+        self.found("#>", &root, &path)?.ok_or_else(|| no_binary("#>", root.1, path.1))
+    }
+
     /// Binds the subscripts behind an expression.
     pub(super) fn subscripted(&self, root: &ast::Expr, chain: &[ast::AccessExpr]) -> Result<Typed> {
         let (root, of) = self.bind(root)?;
+        if of == Type::Jsonb {
+            return self.jsonb_part(root, chain);
+        }
         let Some(element) = of.element() else {
             let message =
                 format!("cannot subscript type {} because it does not support subscripting", of.name());

@@ -95,7 +95,7 @@ impl Sums {
     }
 
     fn add_days(&mut self, days: f64) {
-        self.days += days.trunc() as i64;
+        self.days = self.days.saturating_add(days.trunc() as i64);
         self.add_time(0, days.fract(), DAY);
     }
 
@@ -226,8 +226,8 @@ fn parse_fields(trimmed: &str, smallest: Option<Unit>, sums: &mut Sums, text: &s
         return Err(invalid(text));
     }
     if is_ago {
-        sums.months = -sums.months;
-        sums.days = -sums.days;
+        sums.months = sums.months.saturating_neg();
+        sums.days = sums.days.saturating_neg();
         sums.microseconds = -sums.microseconds;
     }
     Ok(())
@@ -263,8 +263,8 @@ fn parse_iso(text: &str, sums: &mut Sums) -> Option<()> {
     if date.is_empty() && time.is_none_or(str::is_empty) {
         return None;
     }
-    let is_marked =
-        date.len() > 1 && date[1..].contains('-') && !date.ends_with(|char: char| char.is_ascii_alphabetic());
+    let is_marked = date.get(1..).is_some_and(|rest| rest.contains('-'))
+        && !date.ends_with(|char: char| char.is_ascii_alphabetic());
     if is_marked || date.is_empty() && time.is_some_and(|time| time.contains(':')) {
         let units = [Unit::Year, Unit::Month, Unit::Day];
         for (part, unit) in date.split('-').filter(|part| !part.is_empty()).zip(units) {

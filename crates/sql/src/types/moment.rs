@@ -160,8 +160,7 @@ impl Fields {
                     self.plain(&rest[..digits])?;
                     return Ok(digits);
                 }
-                let last = &behind[(part + 1).min(behind.len())..];
-                let last = if is_date { span(last, |char| char.is_ascii_digit()) } else { 0 };
+                let last = if is_date { span(&behind[part + 1..], |char| char.is_ascii_digit()) } else { 0 };
                 let len = digits + 1 + part + if is_date { 1 + last } else { 0 };
                 self.date_field(&rest[..len])?;
                 Ok(len)
