@@ -26,7 +26,7 @@ use crate::{
     expr::{Comparison, Expr, SequenceCall},
     parse::{folded, relation_of_text},
     sequences::SequenceSlot,
-    types::{Type, Value},
+    types::{Clock, Type, Value},
 };
 
 /// An expression and its type.
@@ -51,7 +51,7 @@ impl ScopeColumn {
         Self {
             table: table.to_owned(),
             name: column.name.clone(),
-            of: column.of,
+            of: column.of.unrounded(),
             value: Expr::Column(at),
             is_hidden: false,
             is_merged: false,
@@ -227,7 +227,7 @@ pub(crate) fn assign(typed: Typed, to: Type, name: &str, on: &Parameters) -> Res
 
 /// Returns the type that a name of SQL means.
 pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
-    use ast::{CharacterLength, DataType as D, ExactNumberInfo as N};
+    use ast::{CharacterLength, DataType as D, ExactNumberInfo as N, TimezoneInfo as Z};
     let length = |length: &Option<CharacterLength>| match length {
         None => Ok(None),
         Some(CharacterLength::IntegerLength { length, unit: None }) => match u32::try_from(*length) {
@@ -241,6 +241,11 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
             Ok(Type::Numeric(Some((digits, scale))))
         }
         _ => Err(SqlError::unsupported(format!("numeric({digits},{scale})"))),
+    };
+    // More than six digits of seconds are not kept.
+    let clock = |clock: Clock, digits: &Option<u64>| match digits {
+        None => Type::Rounded(clock, 6).unrounded(),
+        Some(digits) => Type::Rounded(clock, (*digits).min(6) as u8),
     };
     Ok(match of {
         D::Bool | D::Boolean => Type::Bool,
@@ -261,11 +266,11 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
         D::Bytea => Type::Bytea,
         D::Uuid => Type::Uuid,
         D::Date => Type::Date,
-        D::Interval { fields: None, precision: None } => Type::Interval,
-        D::Time(None, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => Type::TimeOfDay,
-        D::Time(None, ast::TimezoneInfo::Tz | ast::TimezoneInfo::WithTimeZone) => Type::TimeTz,
-        D::Timestamp(None, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => Type::Timestamp,
-        D::Timestamp(None, ast::TimezoneInfo::Tz | ast::TimezoneInfo::WithTimeZone) => Type::TimestampTz,
+        D::Interval { fields: None, precision } => clock(Clock::Interval, precision),
+        D::Time(digits, Z::None | Z::WithoutTimeZone) => clock(Clock::TimeOfDay, digits),
+        D::Time(digits, Z::Tz | Z::WithTimeZone) => clock(Clock::TimeTz, digits),
+        D::Timestamp(digits, Z::None | Z::WithoutTimeZone) => clock(Clock::Timestamp, digits),
+        D::Timestamp(digits, Z::Tz | Z::WithTimeZone) => clock(Clock::TimestampTz, digits),
         D::Regclass => Type::Regclass,
         D::JSON => Type::Json,
         D::JSONB => Type::Jsonb,
@@ -418,7 +423,7 @@ impl Scope<'_> {
             E::TypedString(typed) => {
                 let text = typed.value.clone().value.into_string().unwrap_or_default();
                 let of = type_of(&typed.data_type)?;
-                (Expr::Value(Value::Text(text).cast(Type::Unknown, of, true)?), of)
+                (Expr::Value(Value::Text(text).cast(Type::Unknown, of, true)?), of.unrounded())
             }
             E::UnaryOp { op: UnaryOperator::Minus, expr: inner } => {
                 if let E::Value(ast::ValueWithSpan { value: ast::Value::Number(text, _), .. }) = &**inner {
@@ -516,7 +521,7 @@ impl Scope<'_> {
                 if let (E::Array(array), Some(element)) = (&**expr, of.element()) {
                     return self.array(&array.elem, Some(element));
                 }
-                (coerce(self.bind(expr)?, of, self.parameters, true)?, of)
+                (coerce(self.bind(expr)?, of, self.parameters, true)?, of.unrounded())
             }
             E::Case { operand, conditions, else_result, .. } => {
                 self.case(operand.as_deref(), conditions, else_result.as_deref())?

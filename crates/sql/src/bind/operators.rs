@@ -130,7 +130,7 @@ impl Scope<'_> {
 
     /// Applies an operator to the operand behind it.
     pub(super) fn prefixed(&self, op: &str, operand: Typed) -> Result<Typed> {
-        let Some(operator) = operators::find(op, None, operand.1) else {
+        let Some(operator) = operators::find(op, None, operand.1)? else {
             return Err(no_operator(&format!("{op} {}", operand.1.name())));
         };
         let operand = coerce(operand, operator.right, self.parameters, false)?;
@@ -139,7 +139,7 @@ impl Scope<'_> {
 
     /// Applies an operator of the table, if it has one for these types.
     fn found(&self, op: &str, one: &Typed, other: &Typed) -> Result<Option<Typed>> {
-        let Some(operator) = operators::find(op, Some(one.1), other.1) else { return Ok(None) };
+        let Some(operator) = operators::find(op, Some(one.1), other.1)? else { return Ok(None) };
         let left = operator.left.unwrap_or(operator.right);
         let one = coerce(one.clone(), left, self.parameters, false)?;
         let other = coerce(other.clone(), operator.right, self.parameters, false)?;
@@ -255,8 +255,10 @@ impl Scope<'_> {
     fn arithmetic(&self, operation: Operation, op: &str, one: Typed, other: Typed) -> Result<Typed> {
         let none = || no_binary(op, one.1, other.1);
         let common = one.1.common(other.1).ok_or_else(none)?;
-        // A literal is read as the type of the other side.
-        let common = if common == Type::Unknown { Type::Float8 } else { common };
+        if common == Type::Unknown {
+            let message = format!("operator is not unique: unknown {op} unknown");
+            return Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message));
+        }
         if !common.is_number() {
             return Err(none());
         }
@@ -375,9 +377,26 @@ impl Scope<'_> {
         Ok((Expr::Array { values, is_nested }, of))
     }
 
+    /// Binds the steps to a part of a value of jsonb.
+    fn jsonb_part(&self, root: Expr, chain: &[ast::AccessExpr]) -> Result<Typed> {
+        let step = |access: &ast::AccessExpr| match access {
+            ast::AccessExpr::Subscript(ast::Subscript::Index { index }) => {
+                coerce(self.bind(index)?, Type::Text, self.parameters, false)
+            }
+            other => Err(SqlError::unsupported(format!("the part {other} of a value of jsonb"))),
+        };
+        let values = chain.iter().map(step).collect::<Result<_>>()?;
+        let path = (Expr::Array { values, is_nested: false }, Type::Array(&Type::Text));
+        let root = (root, Type::Jsonb);
+        self.found("#>", &root, &path)?.ok_or_else(|| no_binary("#>", root.1, path.1))
+    }
+
     /// Binds the subscripts behind an expression.
     pub(super) fn subscripted(&self, root: &ast::Expr, chain: &[ast::AccessExpr]) -> Result<Typed> {
         let (root, of) = self.bind(root)?;
+        if of == Type::Jsonb {
+            return self.jsonb_part(root, chain);
+        }
         let Some(element) = of.element() else {
             let message =
                 format!("cannot subscript type {} because it does not support subscripting", of.name());

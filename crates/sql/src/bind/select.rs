@@ -127,7 +127,9 @@ fn name_of(expr: &ast::Expr) -> String {
 fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
     use ast::Expr as E;
     let of_type = |of: &ast::DataType| {
-        let name = match super::type_of(of).ok()? {
+        let of = super::type_of(of).ok()?;
+        // An array is named as its elements are.
+        let name = match if let Type::Array(element) = of { *element } else { of } {
             Type::Int2 => "int2",
             Type::Int4 => "int4",
             Type::Int8 => "int8",
@@ -138,6 +140,9 @@ fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
             Type::Char(_) => "bpchar",
             Type::Timestamp => "timestamp",
             Type::TimestampTz => "timestamptz",
+            Type::TimeOfDay => "time",
+            Type::TimeTz => "timetz",
+            Type::OneByte => "char",
             other => other.name(),
         };
         Some((name.to_owned(), false))
@@ -154,6 +159,13 @@ fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
             found_name(expr).filter(|(_, is_strong)| *is_strong).or_else(|| of_type(data_type))
         }
         E::TypedString(typed) => of_type(&typed.data_type),
+        E::Array(_) => Some(("array".into(), true)),
+        E::Tuple(_) => Some(("row".into(), true)),
+        E::CompoundFieldAccess { root, .. } => found_name(root),
+        E::Collate { expr, .. } => found_name(expr),
+        E::Interval(_) => Some(("interval".into(), false)),
+        E::AtTimeZone { .. } => Some(("timezone".into(), true)),
+        E::Extract { .. } => Some(("extract".into(), true)),
         E::Case { else_result, .. } => {
             let named = else_result.as_deref().and_then(found_name);
             named.filter(|(_, is_strong)| *is_strong).or(Some(("case".into(), false)))

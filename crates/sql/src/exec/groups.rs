@@ -105,8 +105,8 @@ impl Accumulated {
         self.sum = match (aggregate.kind, before) {
             (AggregateKind::Count | AggregateKind::Grouping | AggregateKind::Array, _) => None,
             (AggregateKind::First, Some(before)) => Some(before),
-            (AggregateKind::Least, Some(before)) if before.compare(&value).is_le() => Some(before),
-            (AggregateKind::Greatest, Some(before)) if before.compare(&value).is_ge() => Some(before),
+            (AggregateKind::Least, Some(before)) if before.compare(&value).is_lt() => Some(before),
+            (AggregateKind::Greatest, Some(before)) if before.compare(&value).is_gt() => Some(before),
             (AggregateKind::Least | AggregateKind::Greatest | AggregateKind::First, _) => Some(value),
             (AggregateKind::And, before) => {
                 Some(Value::Bool(value == Value::Bool(true) && before != Some(Value::Bool(false))))

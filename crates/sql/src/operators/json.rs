@@ -81,7 +81,12 @@ fn value_of(found: Option<&Json>, is_text: bool) -> Value {
 pub(super) fn jsonb_part(all: &[Value], is_text: bool) -> Result<Value> {
     Ok(match all {
         [Value::Json(value), Value::Text(key)] => value_of(json::parse(value)?.get(key), is_text),
-        [Value::Json(value), Value::Int(place)] => value_of(json::parse(value)?.at(*place), is_text),
+        [Value::Json(value), Value::Int(place)] => {
+            let value = json::parse(value)?;
+            // A scalar counts as an array of one value here.
+            let is_whole = value.is_scalar() && matches!(place, 0 | -1);
+            value_of(if is_whole { Some(&value) } else { value.at(*place) }, is_text)
+        }
         _ => Value::Null,
     })
 }

@@ -6,7 +6,11 @@ pub(crate) mod text;
 pub(crate) mod time;
 
 use self::{json::*, text::*, time::*};
-use crate::{expr::Act, types::Type};
+use crate::{
+    error::{Result, SqlError, code},
+    expr::Act,
+    types::Type,
+};
 
 /// An operator with a left operand, unless it is a prefix.
 pub(crate) struct Operator {
@@ -135,30 +139,46 @@ pub(crate) fn is_known(name: &str) -> bool {
 
 /// Returns the operator for operands of these types, by PostgreSQL's rules: one that takes exactly
 /// them, where a literal is taken for a value of the other type; else the one for which the fewest
-/// operands are converted.
-pub(crate) fn find(name: &str, left: Option<Type>, right: Type) -> Option<&'static Operator> {
+/// operands are converted, to the preferred type of their kind, and literals are texts.
+///
+/// # Errors
+/// Several operators are equally good.
+pub(crate) fn find(name: &str, left: Option<Type>, right: Type) -> Result<Option<&'static Operator>> {
     let named = || {
         OPERATORS.iter().filter(|operator| operator.name == name && operator.left.is_some() == left.is_some())
     };
-    let plain = |of: Type| of.without_limits();
-    let right = plain(right);
-    let left = left.map(plain);
+    let (left, right) = (left.map(Type::without_limits), right.without_limits());
     let exact = match (left, right) {
         (Some(Type::Unknown), right) => (Some(right), right),
         (Some(left), Type::Unknown) => (Some(left), left),
         both => both,
     };
     if let Some(found) = named().find(|operator| (operator.left, operator.right) == exact) {
-        return Some(found);
+        return Ok(Some(found));
     }
-    let takes =
-        |given: Type, wanted: Type| given == wanted || given == Type::Unknown || given.converts_to(wanted);
-    let candidates = named().filter(|operator| {
-        takes(right, operator.right)
-            && operator.left.zip(left).is_none_or(|(wanted, given)| takes(given, wanted))
-    });
-    let matches =
-        |operator: &&Operator| usize::from(operator.right == right) + usize::from(operator.left == left);
-    // Of equally good ones the first in the table.
-    candidates.rev().max_by_key(matches)
+    let pairs =
+        |operator: &'static Operator| left.zip(operator.left).into_iter().chain([(right, operator.right)]);
+    let takes = |(given, wanted): (Type, Type)| {
+        given == wanted || given == Type::Unknown || given.converts_to(wanted)
+    };
+    let merits = |operator: &'static Operator| {
+        let exact = pairs(operator).filter(|(given, wanted)| given == wanted).count();
+        let preferred = pairs(operator).filter(|(given, wanted)| {
+            *wanted == Float8 && given.is_number()
+                || *wanted == TimestampTz && matches!(given, Date | Timestamp)
+        });
+        let texts = pairs(operator).filter(|(given, wanted)| *given == Type::Unknown && *wanted == Text);
+        (exact, preferred.count(), texts.count())
+    };
+    let candidates: Vec<&Operator> = named().filter(|operator| pairs(operator).all(takes)).collect();
+    let best = candidates.iter().map(|operator| merits(operator)).max();
+    let mut best = candidates.into_iter().filter(|operator| Some(merits(operator)) == best);
+    match (best.next(), best.next()) {
+        (found, None) => Ok(found),
+        _ => {
+            let left = left.map_or(String::new(), |left| format!("{} ", left.name()));
+            let message = format!("operator is not unique: {left}{name} {}", right.name());
+            Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message))
+        }
+    }
 }

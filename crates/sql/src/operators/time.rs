@@ -133,8 +133,10 @@ pub(crate) fn zoned_at_zone(all: &[Value]) -> Result<Value> {
         _ => return Ok(Value::Null),
     };
     let (of_day, west) = time::unpack_zoned(packed);
-    let moved = of_day + (west + east) * time::SECOND;
-    Ok(Value::Time(time::pack_zoned(moved.rem_euclid(time::DAY), -east)))
+    let moved = i128::from(of_day) + i128::from(west + east) * i128::from(time::SECOND);
+    let zoned = time::zoned(moved.rem_euclid(i128::from(time::DAY)) as i64, -east);
+    let out = || SqlError::new(code::INVALID_PARAMETER_VALUE, "interval time zone is out of range");
+    zoned.map(Value::Time).ok_or_else(out)
 }
 
 /// Returns the function that takes a part of values of a type, by its name: with exact digits as

@@ -291,6 +291,7 @@ impl ArrayReader<'_> {
             count += 1;
         }
         match self.counts[level].replace(count) {
+            _ if count == 0 && level > 0 => Err(self.malformed()),
             Some(before) if before != count => Err(self.malformed()),
             _ => Ok(()),
         }

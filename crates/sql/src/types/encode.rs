@@ -304,3 +304,160 @@ pub(crate) fn after(prefix: &[u8]) -> Option<Vec<u8>> {
     after[last] += 1;
     Some(after)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{text, time};
+
+    #[test]
+    fn keys_of_numbers_have_the_order_of_the_numbers() {
+        let texts = [
+            "-99999999999999999999999999999999999999",
+            "-12345.678",
+            "-100",
+            "-99.5",
+            "-10",
+            "-9",
+            "-1.5",
+            "-1",
+            "-0.1",
+            "-0.01",
+            "-0.001",
+            "0",
+            "0.0001",
+            "0.001",
+            "0.01",
+            "0.0999",
+            "0.1",
+            "0.11",
+            "1",
+            "1.01",
+            "9",
+            "10",
+            "10.5",
+            "99",
+            "99.99",
+            "100",
+            "101",
+            "9999",
+            "10000",
+            "12345678901234567890.5",
+        ];
+        let keys: Vec<Vec<u8>> = texts
+            .iter()
+            .map(|text| {
+                let number = Value::Numeric(Numeric::parse(text).unwrap());
+                let mut key = Vec::new();
+                put_key(&mut key, &number, Type::Numeric(None)).unwrap();
+                key
+            })
+            .collect();
+        for (pair, texts) in keys.windows(2).zip(texts.windows(2)) {
+            assert!(pair[0] < pair[1], "{texts:?}");
+        }
+        let key = |text| {
+            let mut key = Vec::new();
+            put_key(&mut key, &text::parse(text, Type::Numeric(None)).unwrap(), Type::Numeric(None)).unwrap();
+            key
+        };
+        assert_eq!(key("1.50"), key("1.5"));
+        assert_eq!(key("100"), key("100.000"));
+        assert_eq!(key("0.00"), key("-0"));
+    }
+
+    #[test]
+    fn times_with_offsets_keep_both_and_are_ordered_by_the_time_in_utc() {
+        for of_day in [0, 1, time::DAY - 1, time::DAY] {
+            for west in [-57_599, -3600, 0, 1, 57_599] {
+                assert_eq!(time::unpack_zoned(time::pack_zoned(of_day, west)), (of_day, west));
+            }
+        }
+        let times = ["08:00+02", "06:00:00.000001+00", "07:00+01", "06:30-01"];
+        let mut values: Vec<Value> =
+            times.iter().map(|text| text::parse(text, Type::TimeTz).unwrap()).collect();
+        values.sort_by(Value::compare);
+        let sorted: Vec<String> = values.iter().map(|value| text::print(value, Type::TimeTz)).collect();
+        assert_eq!(sorted, ["08:00:00+02", "07:00:00+01", "06:00:00.000001+00", "06:30:00-01"]);
+    }
+
+    #[test]
+    fn values_of_all_kinds_are_read_back_from_rows() {
+        for (text, of) in [
+            ("{{1,NULL},{3,4}}", Type::Array(&Type::Int4)),
+            ("[0:1]={a,\"b c\"}", Type::Array(&Type::Text)),
+            ("1 year -2 days +03:00:00.5", Type::Interval),
+            ("{\"a\": [1.50, null]}", Type::Jsonb),
+            ("10:00:00-08:30", Type::TimeTz),
+            ("0044-03-15 BC", Type::Date),
+        ] {
+            let value = text::parse(text, of).unwrap();
+            let read = read_all(&row(std::slice::from_ref(&value))).unwrap();
+            assert_eq!(text::print(&read[0], of), text);
+            let mut binary = Vec::new();
+            text::put_binary(&mut binary, &value, of);
+            assert_eq!(text::parse_binary(&binary, of).unwrap(), value);
+        }
+    }
+
+    #[test]
+    fn malformed_texts_and_bytes_are_errors() {
+        let types = [
+            Type::Array(&Type::Int4),
+            Type::Interval,
+            Type::Jsonb,
+            Type::Json,
+            Type::TimeTz,
+            Type::TimeOfDay,
+            Type::Date,
+            Type::TimestampTz,
+            Type::Int2Vector,
+        ];
+        let pieces = [
+            "{",
+            "}",
+            "[",
+            "]",
+            "\"",
+            "\\",
+            "1",
+            "99999999999999999999",
+            ":",
+            "-",
+            "+",
+            ".",
+            "e",
+            " ",
+            ",",
+            "T",
+            "P",
+            "day",
+            "/",
+            "é",
+            "u00",
+            "null",
+            "BC",
+            "Jan",
+            "=",
+        ];
+        // A sequence of pieces that is the same each time.
+        let mut state = 1u32;
+        for _ in 0..20_000 {
+            let mut text = String::new();
+            for _ in 0..state % 12 {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                text.push_str(pieces[(state >> 16) as usize % pieces.len()]);
+            }
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            for of in types {
+                if let Ok(value) = text::parse(&text, of) {
+                    text::print(&value, of);
+                }
+                text::parse_binary(text.as_bytes(), of).ok();
+            }
+        }
+        let deep = "[".repeat(100_000);
+        assert!(text::parse(&deep, Type::Jsonb).is_err());
+        assert!(text::parse(&"{".repeat(100_000), Type::Array(&Type::Int4)).is_err());
+    }
+}

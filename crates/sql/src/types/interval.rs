@@ -95,7 +95,7 @@ impl Sums {
     }
 
     fn add_days(&mut self, days: f64) {
-        self.days += days.trunc() as i64;
+        self.days = self.days.saturating_add(days.trunc() as i64);
         self.add_time(0, days.fract(), DAY);
     }
 
@@ -167,78 +167,74 @@ fn fields_of<'a>(text: &'a str, whole: &str) -> Result<Vec<Field<'a>>> {
 fn parse_fields(trimmed: &str, smallest: Option<Unit>, sums: &mut Sums, text: &str) -> Result<()> {
     let fields = fields_of(trimmed, text)?;
     let mut unit = None;
+    let mut default = smallest.unwrap_or(Unit::Second);
     let mut is_ago = false;
     let mut seen = Vec::new();
-    let mut count = 0;
     // The unit is behind its number.
     for field in fields.iter().rev() {
-        match field {
-            Field::Word(word) if word == "ago" && !is_ago && count == 0 => is_ago = true,
+        let number = match field {
+            Field::Word(word) if word == "ago" && !is_ago && seen.is_empty() => {
+                is_ago = true;
+                continue;
+            }
+            Field::Word(_) if unit.is_some() => return Err(invalid(text)),
             Field::Word(word) => {
-                if unit.is_some() {
-                    return Err(invalid(text));
-                }
                 unit = Some(unit_of(word).ok_or_else(|| invalid(text))?);
+                continue;
             }
-            Field::Number(number) => {
-                let is_negative = number.starts_with('-');
-                let digits = number.trim_start_matches(['+', '-']).trim_start();
-                let sign = if is_negative { -1 } else { 1 };
-                let of = if digits.contains(':') {
-                    let of_day = parse_clock(digits, smallest).ok_or_else(|| invalid(text))?;
-                    sums.microseconds += i128::from(sign) * of_day;
-                    if unit.take().is_some() {
-                        return Err(invalid(text));
-                    }
-                    // A number before a time counts days.
-                    unit = Some(Unit::Day);
-                    count += 1;
-                    seen.push(Unit::Hour);
-                    continue;
-                } else if let Some((years, months)) = digits.split_once('-') {
-                    let (Ok(years), Ok(months @ 0..12)) = (years.parse::<i64>(), months.parse::<i64>())
-                    else {
-                        return Err(invalid(text));
-                    };
-                    let months = years.checked_mul(12).and_then(|years| years.checked_add(months));
-                    sums.months += sign * months.ok_or_else(|| too_large(text))?;
-                    Unit::Year
-                } else {
-                    let of = unit.take().or(smallest).unwrap_or(Unit::Second);
-                    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-                    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-                    if whole.is_empty() && fraction.is_empty() || !is_digits(whole) || !is_digits(fraction) {
-                        return Err(invalid(text));
-                    }
-                    let whole: i64 =
-                        if whole.is_empty() { 0 } else { whole.parse().map_err(|_| too_large(text))? };
-                    let fraction: f64 = format!("0.{fraction}0").parse().unwrap_or(0.0);
-                    sums.add(sign * whole, sign as f64 * fraction, of).ok_or_else(|| too_large(text))?;
-                    of
-                };
-                unit = None;
-                count += 1;
-                // Each unit is named once; seconds have parts with names of their own.
-                if seen.contains(&of) {
-                    return Err(invalid(text));
-                }
-                seen.push(of);
+            Field::Number(number) => number,
+        };
+        let sign = if number.starts_with('-') { -1 } else { 1 };
+        let digits = number.trim_start_matches(['+', '-']).trim_start();
+        let of = if digits.contains(':') {
+            let of_day = parse_clock(digits).ok_or_else(|| invalid(text))?;
+            sums.microseconds += i128::from(sign) * of_day;
+            // A number before a time counts days.
+            (unit, default) = (None, Unit::Day);
+            Unit::Hour
+        } else if let Some((years, months)) = digits.split_once('-') {
+            let (Ok(years), Ok(months @ 0..12)) = (years.parse::<i64>(), months.parse::<i64>()) else {
+                return Err(invalid(text));
+            };
+            let months = years.checked_mul(12).and_then(|years| years.checked_add(months));
+            let months = sign * months.ok_or_else(|| too_large(text))?;
+            sums.months = sums.months.checked_add(months).ok_or_else(|| too_large(text))?;
+            unit = None;
+            Unit::Month
+        } else {
+            let of = unit.take().unwrap_or(default);
+            let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+            let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+            if whole.is_empty() && fraction.is_empty() || !is_digits(whole) || !is_digits(fraction) {
+                return Err(invalid(text));
             }
+            let whole: i64 = match whole {
+                "" => 0,
+                whole => whole.parse().map_err(|_| too_large(text))?,
+            };
+            let fraction: f64 = format!("0.{fraction}0").parse().unwrap_or(0.0);
+            sums.add(sign * whole, sign as f64 * fraction, of).ok_or_else(|| too_large(text))?;
+            of
+        };
+        // Each unit is named once.
+        if seen.contains(&of) {
+            return Err(invalid(text));
         }
+        seen.push(of);
     }
-    if count == 0 || unit.is_some_and(|_| !seen.contains(&Unit::Hour)) {
+    if seen.is_empty() || unit.is_some() {
         return Err(invalid(text));
     }
     if is_ago {
-        sums.months = -sums.months;
-        sums.days = -sums.days;
+        sums.months = sums.months.saturating_neg();
+        sums.days = sums.days.saturating_neg();
         sums.microseconds = -sums.microseconds;
     }
     Ok(())
 }
 
 /// Reads `hh:mm[:ss[.ffffff]]`, or minutes and seconds.
-fn parse_clock(text: &str, smallest: Option<Unit>) -> Option<i128> {
+fn parse_clock(text: &str) -> Option<i128> {
     let parts: Vec<&str> = text.split(':').collect();
     let number = |part: &str| -> Option<i128> {
         (part.bytes().all(|byte| byte.is_ascii_digit()) && matches!(part.len(), 1..=10))
@@ -267,15 +263,15 @@ fn parse_iso(text: &str, sums: &mut Sums) -> Option<()> {
     if date.is_empty() && time.is_none_or(str::is_empty) {
         return None;
     }
-    let is_marked =
-        date.len() > 1 && date[1..].contains('-') && !date.ends_with(|char: char| char.is_ascii_alphabetic());
+    let is_marked = date.get(1..).is_some_and(|rest| rest.contains('-'))
+        && !date.ends_with(|char: char| char.is_ascii_alphabetic());
     if is_marked || date.is_empty() && time.is_some_and(|time| time.contains(':')) {
         let units = [Unit::Year, Unit::Month, Unit::Day];
         for (part, unit) in date.split('-').filter(|part| !part.is_empty()).zip(units) {
             sums.add(part.parse().ok()?, 0.0, unit)?;
         }
         if let Some(time) = time {
-            sums.microseconds += parse_clock(time, None)?;
+            sums.microseconds += parse_clock(time)?;
         }
         return Some(());
     }

@@ -378,7 +378,7 @@ impl Json {
         }
     }
 
-    fn is_scalar(&self) -> bool {
+    pub(crate) fn is_scalar(&self) -> bool {
         !matches!(self, Self::Array(_) | Self::Object(_))
     }
 

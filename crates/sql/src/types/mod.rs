@@ -57,6 +57,8 @@ pub(crate) enum Type {
     Interval,
     TimeOfDay,
     TimeTz,
+    /// A type of moments or times, with so many digits of seconds.
+    Rounded(Clock, u8),
     /// An array of one of [`ELEMENTS`].
     #[serde(with = "array::of_element")]
     Array(&'static Type),
@@ -65,6 +67,16 @@ pub(crate) enum Type {
     Void,
     /// A literal or parameter whose type the rest of the statement decides.
     Unknown,
+}
+
+/// A type whose values are rounded to digits of seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Clock {
+    Timestamp,
+    TimestampTz,
+    TimeOfDay,
+    TimeTz,
+    Interval,
 }
 
 /// A value; its type is known from where it is.
@@ -166,6 +178,7 @@ impl Type {
             Self::Interval => 1186,
             Self::TimeOfDay => 1083,
             Self::TimeTz => 1266,
+            Self::Rounded(..) => self.unrounded().oid(),
             Self::Array(of) => of.as_element().map_or(2277, |(_, oid, _)| *oid),
             Self::Record => 2249,
             Self::Void => 2278,
@@ -222,7 +235,19 @@ impl Type {
             Self::Numeric(_) => Self::Numeric(None),
             Self::Varchar(_) => Self::Varchar(None),
             Self::Char(_) => Self::Char(u32::MAX),
-            other => other,
+            other => other.unrounded(),
+        }
+    }
+
+    /// Returns the type with all digits of seconds.
+    pub(crate) fn unrounded(self) -> Self {
+        let Self::Rounded(clock, _) = self else { return self };
+        match clock {
+            Clock::Timestamp => Self::Timestamp,
+            Clock::TimestampTz => Self::TimestampTz,
+            Clock::TimeOfDay => Self::TimeOfDay,
+            Clock::TimeTz => Self::TimeTz,
+            Clock::Interval => Self::Interval,
         }
     }
 
@@ -286,6 +311,7 @@ impl Type {
             Self::Uuid | Self::Interval => 16,
             Self::Name => 64,
             Self::Unknown => -2,
+            Self::Rounded(..) => self.unrounded().size(),
             _ => -1,
         }
     }
@@ -295,6 +321,9 @@ impl Type {
         match self {
             Self::Varchar(Some(most)) => most as i32 + 4,
             Self::Char(count) if count != u32::MAX => count as i32 + 4,
+            // Behind the mark that no fields of an interval are left out.
+            Self::Rounded(Clock::Interval, digits) => 0x7fff << 16 | i32::from(digits),
+            Self::Rounded(_, digits) => digits.into(),
             Self::Numeric(Some((digits, scale))) => (i32::from(digits) << 16 | i32::from(scale)) + 4,
             _ => -1,
         }
@@ -332,6 +361,7 @@ impl Type {
             Self::Interval => "interval",
             Self::TimeOfDay => "time without time zone",
             Self::TimeTz => "time with time zone",
+            Self::Rounded(..) => self.unrounded().name(),
             Self::Array(of) => of.as_element().map_or("anyarray", |(_, _, name)| name),
             Self::Record => "record",
             Self::Void => "void",
@@ -373,7 +403,7 @@ impl Type {
             Self::Float4 | Self::Float8 => 5,
             _ => 0,
         };
-        match (self, other) {
+        match (self.unrounded(), other.unrounded()) {
             (one, other) if one == other => Some(one),
             (Self::Unknown, known) | (known, Self::Unknown) => Some(known),
             (Self::Numeric(_), Self::Numeric(_)) => Some(Self::Numeric(None)),
@@ -447,6 +477,9 @@ impl Value {
 
     /// Converts a value from one type to another, as an assignment or a cast does.
     pub(crate) fn cast(self, from: Type, to: Type, is_explicit: bool) -> Result<Self> {
+        if matches!(from, Type::Rounded(..)) || matches!(to, Type::Rounded(..)) {
+            return self.cast(from.unrounded(), to.unrounded(), is_explicit)?.fit(to, is_explicit);
+        }
         let value = match (self, to) {
             (Self::Null, _) => return Ok(Self::Null),
             (Self::Text(text), _) if from == Type::Unknown && to.is_text() => Self::Text(text),
@@ -498,6 +531,7 @@ impl Value {
             }
             (Self::Bytes(bytes), Type::Bytea) if from != Type::Uuid => Self::Bytes(bytes),
             (Self::Text(text), to) if to.is_text() => Self::Text(text),
+            (Self::Bool(value), to) if to.is_text() => Self::Text(value.to_string()),
             (Self::Text(text), Type::OneByte) => Self::Text(text.chars().take(1).collect()),
             (value, to) if to.is_text() => Self::Text(text::print(&value, from)),
             _ => {
@@ -511,6 +545,15 @@ impl Value {
     /// Checks the limits of a type, and rounds to its digits.
     pub(crate) fn fit(self, to: Type, is_explicit: bool) -> Result<Self> {
         match (self, to) {
+            (Self::Time(packed), Type::Rounded(Clock::TimeTz, digits)) => {
+                let (of_day, west) = time::unpack_zoned(packed);
+                Ok(Self::Time(time::pack_zoned(time::rounded(of_day, digits), west)))
+            }
+            (Self::Time(micros), Type::Rounded(_, digits)) => Ok(Self::Time(time::rounded(micros, digits))),
+            (Self::Interval(span), Type::Rounded(_, digits)) => {
+                let microseconds = time::rounded(span.microseconds, digits);
+                Ok(Self::Interval(Interval { microseconds, ..span }))
+            }
             (Self::Int(number), to) if to.is_oid() && u32::try_from(number).is_err() => {
                 Err(out_of_range(Type::Oid))
             }

@@ -144,6 +144,12 @@ impl Fields {
                 let is_number = behind.starts_with(|char: char| char.is_ascii_digit());
                 let part = span(behind, |char| char.is_ascii_alphanumeric());
                 let is_date = behind[part..].starts_with(mark) && part > 0;
+                if mark == '.' && digits == 4 && part == 3 && is_number && !is_date && self.year.is_none() {
+                    // A year and the number of a day.
+                    self.date_number(&rest[..digits])?;
+                    self.date_number(&behind[..part])?;
+                    return Ok(digits + 1 + part);
+                }
                 if mark == '.' && is_number && !is_date {
                     // Seconds with a fraction, after a date without marks.
                     let len = span(rest, |char| char.is_ascii_digit() || char == '.');
@@ -154,8 +160,7 @@ impl Fields {
                     self.plain(&rest[..digits])?;
                     return Ok(digits);
                 }
-                let last = &behind[(part + 1).min(behind.len())..];
-                let last = if is_date { span(last, |char| char.is_ascii_digit()) } else { 0 };
+                let last = if is_date { span(&behind[part + 1..], |char| char.is_ascii_digit()) } else { 0 };
                 let len = digits + 1 + part + if is_date { 1 + last } else { 0 };
                 self.date_field(&rest[..len])?;
                 Ok(len)

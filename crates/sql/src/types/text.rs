@@ -10,7 +10,7 @@ fn invalid(of: Type, text: &str) -> SqlError {
 /// Reads a value from its text.
 pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
     let trimmed = text.trim();
-    let value = match to {
+    let value = match to.unrounded() {
         Type::Bool => Value::Bool(parse_bool(trimmed).ok_or_else(|| invalid(to, text))?),
         Type::Int2 | Type::Int4 | Type::Int8 => match trimmed.parse::<i128>() {
             Ok(number) => {
@@ -46,7 +46,7 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
         Type::Bytea => Value::Bytes(parse_bytes(text).ok_or_else(|| invalid(to, text))?),
         Type::Uuid => Value::Bytes(parse_uuid(text).ok_or_else(|| invalid(to, text))?),
         Type::Date | Type::Timestamp | Type::TimestampTz | Type::TimeOfDay | Type::TimeTz => {
-            moment::parse(text, to)?
+            moment::parse(text, to.unrounded())?
         }
         Type::Interval => Value::Interval(interval::parse(text, None)?),
         Type::Json => {
@@ -141,6 +141,7 @@ fn print_uuid(bytes: &[u8]) -> String {
 
 /// Returns the text of a value that is not NULL.
 pub(crate) fn print(value: &Value, of: Type) -> String {
+    let of = of.unrounded();
     match value {
         Value::Null => String::new(),
         Value::Bool(value) => if *value { "t" } else { "f" }.to_owned(),
@@ -194,6 +195,7 @@ where
 
 /// Appends the binary form of a value that is not NULL.
 pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
+    let of = of.unrounded();
     match (value, of) {
         (Value::Bool(value), _) => into.push((*value).into()),
         (Value::Int(number), Type::Int2) => into.extend((*number as i16).to_be_bytes()),

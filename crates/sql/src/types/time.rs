@@ -141,7 +141,7 @@ pub(crate) fn pack_zoned(of_day: i64, west: i64) -> i64 {
 }
 
 /// Returns a time of day with an offset, if it is one that offsets can have.
-pub(super) fn zoned(of_day: i64, west: i64) -> Option<i64> {
+pub(crate) fn zoned(of_day: i64, west: i64) -> Option<i64> {
     (west.abs() <= MOST_OFFSET).then(|| pack_zoned(of_day, west))
 }
 
