@@ -206,7 +206,11 @@ pub(crate) fn bind_insert(
             match &on.action {
                 ast::OnConflictAction::DoNothing => Conflict::Nothing,
                 ast::OnConflictAction::DoUpdate(update) => {
-                    let both = [own.clone(), scope_of(table, "excluded")].concat();
+                    // The new row is behind the present one.
+                    let mut excluded = scope_of(table, "excluded");
+                    let count = table.columns.len();
+                    excluded.iter_mut().for_each(|column| column.value.move_columns(&|at| at + count));
+                    let both = [own.clone(), excluded].concat();
                     let scope = Scope::new(&both, parameters);
                     let set = assignments(table, &scope, &update.assignments)?;
                     let condition =

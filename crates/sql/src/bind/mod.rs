@@ -416,6 +416,8 @@ impl Scope<'_> {
             E::Identifier(name) => self.named(None, &folded(name))?,
             E::CompoundIdentifier(names) => match &names[..] {
                 [table, name] => self.named(Some(&folded(table)), &folded(name))?,
+                // The schema adds nothing: a query has each name of a table once.
+                [_, table, name] => self.named(Some(&folded(table)), &folded(name))?,
                 _ => return Err(SqlError::unsupported(format!("the name {expr}"))),
             },
             E::Nested(inner) => self.bind(inner)?,

@@ -1,6 +1,7 @@
 //! A session of a client: its messages, its transaction, its prepared statements.
 
 mod copying;
+mod cursors;
 mod locks;
 mod prepared;
 mod run;
@@ -14,6 +15,7 @@ use plexus_store::{Isolation, Savepoint, Store};
 use sqlparser::ast;
 
 use self::{
+    cursors::Cursor,
     locks::{TableLocks, TableMode},
     run::Plan,
     settings::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT, Settings},
@@ -101,6 +103,7 @@ pub(crate) struct Session<'a> {
     /// Statements of simple queries by their shape; `None`: they are planned with their literals.
     shapes: HashMap<String, Option<Rc<Prepared>>>,
     portals: HashMap<String, Portal>,
+    cursors: HashMap<String, Cursor>,
 }
 
 impl<'a> Session<'a> {
@@ -143,6 +146,7 @@ impl<'a> Session<'a> {
             statements: HashMap::new(),
             shapes: HashMap::new(),
             portals: HashMap::new(),
+            cursors: HashMap::new(),
         })
     }
 
@@ -227,6 +231,7 @@ impl<'a> Session<'a> {
             self.context.sequences.made.borrow_mut().clear();
             self.locks.release();
             self.portals.clear();
+            self.end_cursors(false);
         }
         Ok(())
     }
@@ -248,6 +253,7 @@ impl<'a> Session<'a> {
         self.is_explicit = false;
         self.savepoints.clear();
         let is_failed = std::mem::take(&mut self.is_failed);
+        self.end_cursors(commits && !is_failed);
         let result = match self.transaction.take() {
             Some(transaction) if commits && !is_failed => transaction.commit().await,
             Some(transaction) => {

@@ -36,6 +36,11 @@ impl Session<'_> {
         let (plan, types) = within(limit, activity.unless_cancelled(planned)).await?;
         prepared.types = types;
         prepared.columns = plan.columns();
+        if let Statement::Sql(statement) = &prepared.statement
+            && let ast::Statement::Fetch { name, .. } = &**statement
+        {
+            prepared.columns = self.cursor_columns(name);
+        }
         self.statements.insert(name, Rc::new(prepared));
         Ok(())
     }

@@ -5,7 +5,7 @@ use plexus_cache::Cache;
 use plexus_store::{Isolation, Store};
 use sqlparser::ast;
 
-use super::{Session, locks::TableMode, no_transaction, settings::Settings};
+use super::{Session, cursors::Declared, locks::TableMode, no_transaction, settings::Settings};
 use crate::{
     bind::{
         Around, Parameters,
@@ -36,6 +36,7 @@ pub(super) struct Plan {
 pub(super) enum PlanKind {
     Select(Box<Query>),
     Change(Box<Change>),
+    Declare(Box<Declared>),
     /// Its plan, as text.
     Explain(Vec<String>),
     /// It needs no plan.
@@ -57,7 +58,7 @@ impl Plan {
                 ast::Statement::ShowVariable { variable } => text(&shown_name(variable)),
                 _ => Vec::new(),
             },
-            PlanKind::Other(_) => Vec::new(),
+            PlanKind::Declare(_) | PlanKind::Other(_) => Vec::new(),
         }
     }
 }
@@ -112,6 +113,7 @@ pub(super) fn needs_tables(statement: &Statement) -> bool {
                 | ast::Statement::Update(_)
                 | ast::Statement::Delete(_)
                 | ast::Statement::Explain { .. }
+                | ast::Statement::Declare { .. }
         ),
         _ => false,
     }
@@ -202,6 +204,21 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             let table = parameters.table_for(&named(from)?, Privilege::Delete)?;
             written(dml::bind_delete(delete, &table, parameters)?)
         }
+        ast::Statement::Declare { stmts, .. } => {
+            let unsupported = || SqlError::unsupported(statement);
+            let [declare] = &stmts[..] else { return Err(unsupported()) };
+            let ast::Declare { names, scroll, hold, for_query: Some(query), .. } = declare else {
+                return Err(unsupported());
+            };
+            let [name] = &names[..] else { return Err(unsupported()) };
+            select::refuse(declare.binary == Some(true), "a binary cursor")?;
+            let mut query = query::bind(query, Around { parameters, parent: None, with: None })?;
+            query::settle(&mut query);
+            let query = query::shown(query, parameters)?;
+            let (is_scroll, is_held) = (*scroll == Some(true), *hold == Some(true));
+            let declared = Declared { name: folded(name), is_scroll, is_held, query };
+            Ok(Plan { kind: PlanKind::Declare(Box::new(declared)), tables: Vec::new() })
+        }
         other => Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
     }
 }
@@ -230,7 +247,7 @@ fn explain(plan: &PlanKind) -> Vec<String> {
                 explain_source(source, false, 0, &mut lines);
             }
         },
-        PlanKind::Explain(_) | PlanKind::Other(_) => {}
+        PlanKind::Declare(_) | PlanKind::Explain(_) | PlanKind::Other(_) => {}
     }
     lines
 }
@@ -361,6 +378,7 @@ impl Session<'_> {
                 let rows = (!change.columns.is_empty()).then(|| (change.columns.clone(), returned));
                 Ok(Done { tag: Tag::Count(word, changed.count), rows })
             }
+            PlanKind::Declare(declared) => self.declare(declared, values).await,
             PlanKind::Explain(lines) => {
                 let rows: Vec<_> = lines.iter().map(|line| vec![Value::Text(line.clone())]).collect();
                 Ok(Done { tag: Tag::Plain("EXPLAIN"), rows: Some((plan.columns(), rows.into())) })
@@ -453,6 +471,7 @@ impl Session<'_> {
                 let at = self.find_savepoint(name)?;
                 let place = self.savepoints[at].1;
                 self.savepoints.truncate(at + 1);
+                self.end_cursors_behind(at);
                 let transaction = self.transaction.as_mut().ok_or_else(no_transaction)?;
                 transaction.rollback_to(place).await?;
                 self.catalog.forget();
@@ -474,6 +493,8 @@ impl Session<'_> {
                 self.savepoints.truncate(at);
                 Ok(plain("RELEASE"))
             }
+            ast::Statement::Fetch { name, direction, into: None, .. } => self.fetch(name, direction),
+            ast::Statement::Close { cursor } => self.close(cursor),
             ast::Statement::Set(set) => self.set(set),
             ast::Statement::ShowVariable { variable } => {
                 let name = shown_name(variable);
