@@ -468,7 +468,7 @@ fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<Res
         return Ok((Relation::System(table), columns, own.to_owned()));
     }
     if let Some(view) = system::find_view(schema, own) {
-        let (relation, columns) = bind_view(view.text, around)?;
+        let (relation, columns) = bind_view(&view.text, around)?;
         return Ok((relation, columns, own.to_owned()));
     }
     if matches!(schema, Some("pg_catalog" | "information_schema")) {

@@ -129,6 +129,17 @@ pub(crate) fn undefined(name: &str) -> SqlError {
     SqlError::new(code::UNDEFINED_TABLE, format!("relation \"{}\" does not exist", shown(name)))
 }
 
+/// Returns the schemas of the setting `search_path` for a role.
+pub(crate) fn path_of(setting: &str, role: &str) -> Vec<String> {
+    let name = |part: &str| match part.strip_prefix('"').and_then(|part| part.strip_suffix('"')) {
+        Some("$user") => role.to_owned(),
+        Some(quoted) => quoted.replace("\"\"", "\""),
+        None if part == "$user" => role.to_owned(),
+        None => part.to_ascii_lowercase(),
+    };
+    setting.split(',').map(str::trim).filter(|part| !part.is_empty()).map(name).collect()
+}
+
 /// The error for a name that is in use.
 pub(crate) fn duplicate(name: &str) -> SqlError {
     SqlError::new(code::DUPLICATE_TABLE, format!("relation \"{name}\" already exists"))
@@ -152,13 +163,7 @@ impl Catalog {
 
     /// Sets the schemas in which names without schema are looked for, by the setting `search_path`.
     pub(crate) fn set_path(&mut self, setting: &str) {
-        let name = |part: &str| match part.strip_prefix('"').and_then(|part| part.strip_suffix('"')) {
-            Some("$user") => self.place.role.clone(),
-            Some(quoted) => quoted.replace("\"\"", "\""),
-            None if part == "$user" => self.place.role.clone(),
-            None => part.to_ascii_lowercase(),
-        };
-        self.path = setting.split(',').map(str::trim).filter(|part| !part.is_empty()).map(name).collect();
+        self.path = path_of(setting, &self.place.role);
         self.forget();
     }
 

@@ -54,6 +54,25 @@ pub(crate) struct Context {
     pub(crate) answers: Answers,
 }
 
+#[cfg(test)]
+impl Context {
+    /// Makes that of a test.
+    pub(crate) fn of_test(role: &str) -> Self {
+        Self {
+            begun: 0,
+            statement_begun: 0,
+            settings: Settings::new(true).into(),
+            user: role.into(),
+            database: "postgres".into(),
+            process: 1,
+            sequences: Drawn::default(),
+            place: SessionPlace { database: 0, role: role.into(), is_superuser: true },
+            definitions: Definitions::new(role.into()),
+            answers: Answers::default(),
+        }
+    }
+}
+
 /// A function.
 #[derive(Debug)]
 pub(crate) struct Function {

@@ -4,6 +4,7 @@ use super::Context;
 use crate::{
     error::{Result, SqlError, code},
     exec::{MOST_MEMORY, out_of_memory},
+    system,
     types::{Type, Value, numeric::Numeric},
 };
 
@@ -46,6 +47,18 @@ pub(crate) static FUNCTIONS: &[SetFunction] = &[
             _ => None,
         },
         act: subscripts,
+    },
+    SetFunction {
+        name: "pg_get_keywords",
+        is_scalar: false,
+        signature: |types| {
+            let texts = ["word", "catcode", "catdesc", "baredesc"].map(|name| (name, Type::Text));
+            let [word, code, category, label] = texts;
+            types
+                .is_empty()
+                .then(|| (Vec::new(), vec![word, code, ("barelabel", Type::Bool), category, label]))
+        },
+        act: |_, _, _| Ok(system::keywords()),
     },
     SetFunction {
         name: "_pg_expandarray",

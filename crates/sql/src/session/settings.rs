@@ -152,6 +152,14 @@ impl Settings {
         fixed.map(|(_, value)| (*value).to_owned()).ok_or_else(|| Self::unknown(name))
     }
 
+    /// Returns all settings with their values and first values.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, String, &'static str, bool)> {
+        let changeable = CHANGEABLE.iter().map(|(name, first)| (*name, *first, true));
+        let fixed = FIXED.iter().map(|(name, first)| (*name, *first, false));
+        let shown = |(name, first, can_change)| Some((name, self.show(name).ok()?, first, can_change));
+        changeable.chain(fixed).filter_map(shown)
+    }
+
     /// Returns the settings that a client is told of.
     pub(crate) fn reported(&self) -> impl Iterator<Item = (&'static str, String)> {
         REPORTED.iter().filter_map(|name| Some((*name, self.show(name).ok()?)))

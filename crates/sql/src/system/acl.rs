@@ -1,8 +1,9 @@
 //! Rights as PostgreSQL shows them: texts like `owner=arwdDxt/owner`.
 
-use super::{describe::quote_ident, rows::NULL};
+use super::rows::NULL;
 use crate::{
     catalog::{Grant, Privilege},
+    functions::names::quoted_name,
     types::Value,
 };
 
@@ -20,6 +21,16 @@ const LETTERS: &[(Privilege, char)] = &[
     (Privilege::Temporary, 'T'),
     (Privilege::Connect, 'c'),
 ];
+
+/// The rights to tables and views.
+pub(super) const OF_TABLES: [&str; 7] =
+    ["INSERT", "SELECT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"];
+
+/// Returns the name of a right to tables and views.
+pub(super) fn word(privilege: Privilege) -> Option<&'static str> {
+    let at = LETTERS.iter().position(|(known, _)| *known == privilege)?;
+    OF_TABLES.get(at).copied()
+}
 
 /// Returns the rights that all roles and the owner of a kind of object have at first; the kind is a
 /// letter as in `acldefault`.
@@ -43,7 +54,7 @@ fn first(kind: &str) -> Option<(&'static str, &'static str)> {
 /// Returns the rights to an object of a kind that no statement has changed.
 pub(super) fn default(owner: &str, kind: &str) -> Option<Vec<String>> {
     let (all, own) = first(kind)?;
-    let owner = quote_ident(owner);
+    let owner = quoted_name(owner);
     let of_all = (!all.is_empty()).then(|| format!("={all}/{owner}"));
     let of_owner = (!own.is_empty()).then(|| format!("{owner}={own}/{owner}"));
     Some(of_all.into_iter().chain(of_owner).collect())
@@ -72,8 +83,8 @@ pub(super) fn of(owner: &str, kind: &str, grants: &[Grant]) -> Value {
                 letters.push_str(if given.can_grant { "*" } else { "" });
             }
         }
-        let role = grant.role.as_deref().map(quote_ident).unwrap_or_default();
-        all.push(format!("{role}={letters}/{}", quote_ident(&grant.by)));
+        let role = grant.role.as_deref().map(quoted_name).unwrap_or_default();
+        all.push(format!("{role}={letters}/{}", quoted_name(&grant.by)));
     }
     super::rows::list(all, 1)
 }

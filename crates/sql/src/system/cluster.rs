@@ -38,6 +38,50 @@ pub(super) fn members(_: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     Vec::new()
 }
 
+/// Makes the rows of `pg_stat_activity`: the session itself.
+pub(super) fn activity(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
+    vec![row![
+        snapshot.database,
+        &context.database,
+        context.process,
+        NULL,
+        snapshot.role(&context.user),
+        &context.user,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        "active",
+        NULL,
+        NULL,
+        NULL,
+        NULL,
+        "client backend"
+    ]]
+}
+
+/// Makes the rows of `pg_settings`. Descriptions and limits are not known.
+pub(super) fn settings(_: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
+    let row = |(name, value, first, can_change): (&'static str, String, &'static str, bool)| {
+        let (kind, source) = match (can_change, value == first) {
+            (false, _) => ("internal", "default"),
+            (true, true) => ("user", "default"),
+            (true, false) => ("user", "session"),
+        };
+        row![
+            name, value, NULL, NULL, NULL, NULL, kind, NULL, source, NULL, NULL, NULL, first, first, NULL,
+            NULL, false
+        ]
+    };
+    context.settings.borrow().all().map(row).collect()
+}
+
 /// Makes the rows of `pg_database`.
 pub(super) fn databases(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     let row = |(oid, name): &(u32, String)| {

@@ -1,58 +1,41 @@
 //! Definitions as text, as PostgreSQL shows them: the functions `format_type`, `pg_get_indexdef`,
 //! `pg_get_constraintdef` and `pg_get_expr`.
 
-use std::{collections::HashMap, sync::LazyLock};
-
 use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser};
 
 use super::{
     Snapshot,
     constraints::{Constraint, ConstraintOf},
+    rows::row,
     snapshot::{Key, KeyPart, PUBLIC, Relation},
     types,
 };
 use crate::{
     catalog::{Action, Column, IndexOrder, Table},
-    types::Type,
+    functions::names::{quoted_literal, quoted_name},
+    types::{Type, Value},
 };
 
-/// A word of the language: its category as in `pg_get_keywords`, and whether it can be the name of
-/// a column of a result without AS.
-pub(crate) type Keyword = (&'static str, &'static str, bool);
-
-static KEYWORDS: LazyLock<Vec<Keyword>> = LazyLock::new(|| {
-    let lines = include_str!("keywords.txt").lines();
-    let read = |line: &'static str| {
+/// Returns the rows of `pg_get_keywords`: the words of PostgreSQL's language, and where they can be
+/// names.
+pub(crate) fn keywords() -> Vec<Vec<Value>> {
+    let row = |line: &'static str| {
         let mut words = line.split(' ');
-        Some((words.next()?, words.next()?, words.next()? == "t"))
+        let (word, code, label) = (words.next()?, words.next()?, words.next()? == "t");
+        let category = match code {
+            "U" => "unreserved",
+            "C" => "unreserved (cannot be function or type name)",
+            "T" => "reserved (can be function or type name)",
+            _ => "reserved",
+        };
+        let label_text = if label { "can be bare label" } else { "requires AS" };
+        Some(row![word, code, label, category, label_text])
     };
-    lines.filter_map(read).collect()
-});
-
-static CATEGORIES: LazyLock<HashMap<&'static str, &'static str>> =
-    LazyLock::new(|| KEYWORDS.iter().map(|(word, category, _)| (*word, *category)).collect());
-
-/// Returns all words of PostgreSQL's language.
-pub(crate) fn keywords() -> &'static [Keyword] {
-    &KEYWORDS
-}
-
-/// Returns a name as SQL needs it: in quotes, unless it is a plain word.
-pub(crate) fn quote_ident(name: &str) -> String {
-    let is_plain = name.starts_with(|char: char| char.is_ascii_lowercase() || char == '_')
-        && name.chars().all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_')
-        && CATEGORIES.get(name).is_none_or(|category| *category == "U");
-    if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
-}
-
-/// Returns a text as a literal of SQL.
-pub(crate) fn quote_literal(text: &str) -> String {
-    let quoted = text.replace('\'', "''");
-    if text.contains('\\') { format!("E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
+    include_str!("keywords.txt").lines().filter_map(row).collect()
 }
 
 fn names(table: &Table, columns: &[usize]) -> String {
-    let names: Vec<String> = columns.iter().map(|at| quote_ident(&table.columns[*at].name)).collect();
+    let names: Vec<String> = columns.iter().map(|at| quoted_name(&table.columns[*at].name)).collect();
     names.join(", ")
 }
 
@@ -100,17 +83,17 @@ fn of_time(name: &str, zone: &str, digits: Option<i32>) -> String {
 
 /// Returns the name of a relation, with its schema unless the path of the session has it.
 pub(crate) fn relation_name(snapshot: &Snapshot, path: &[u32], relation: &Relation) -> String {
-    let name = quote_ident(&relation.name);
+    let name = quoted_name(&relation.name);
     match snapshot.is_visible(path, relation) {
         true => name,
-        false => format!("{}.{name}", quote_ident(snapshot.schema_name(relation.schema).unwrap_or_default())),
+        false => format!("{}.{name}", quoted_name(snapshot.schema_name(relation.schema).unwrap_or_default())),
     }
 }
 
 /// Returns a part of an index.
 fn part(table: &Table, part: KeyPart<'_>) -> String {
     match part {
-        KeyPart::Column(at) => quote_ident(&table.columns[at].name),
+        KeyPart::Column(at) => quoted_name(&table.columns[at].name),
         KeyPart::Expression(text, _) => text.to_owned(),
     }
 }
@@ -137,9 +120,9 @@ pub(crate) fn index(snapshot: &Snapshot, key: &Key<'_>) -> String {
     let condition = condition.map(|text| format!(" WHERE {}", nested(text))).unwrap_or_default();
     format!(
         "CREATE {unique}INDEX {} ON {}.{} USING btree ({}){condition}",
-        quote_ident(key.name),
-        quote_ident(snapshot.schema_name(schema).unwrap_or_default()),
-        quote_ident(&key.table.name),
+        quoted_name(key.name),
+        quoted_name(snapshot.schema_name(schema).unwrap_or_default()),
+        quoted_name(&key.table.name),
         parts.collect::<Vec<_>>().join(", ")
     )
 }
@@ -216,21 +199,21 @@ pub(crate) fn default_of(column: &Column) -> Option<String> {
 
 /// Returns the text of an expression that becomes a value of a type, if it is of a simple form.
 fn expression(expr: &ast::Expr, of: Type) -> Option<String> {
-    use ast::{Expr, Value};
+    use ast::{Expr, Value as Literal};
     let type_name = format_type(of.oid(), None);
     Some(match expr {
         Expr::Nested(inner) => expression(inner, of)?,
         Expr::Value(value) => match &value.value {
-            Value::SingleQuotedString(text) if of.is_number() || of == Type::Bool => text.clone(),
-            Value::SingleQuotedString(text) => format!("{}::{type_name}", quote_literal(text)),
-            Value::Number(number, _) => number.to_string(),
-            Value::Boolean(is_true) => is_true.to_string(),
-            Value::Null => format!("NULL::{type_name}"),
+            Literal::SingleQuotedString(text) if of.is_number() || of == Type::Bool => text.clone(),
+            Literal::SingleQuotedString(text) => format!("{}::{type_name}", quoted_literal(text)),
+            Literal::Number(number, _) => number.to_string(),
+            Literal::Boolean(is_true) => is_true.to_string(),
+            Literal::Null => format!("NULL::{type_name}"),
             _ => return None,
         },
         Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr } => {
             let Expr::Value(value) = &**expr else { return None };
-            let Value::Number(number, _) = &value.value else { return None };
+            let Literal::Number(number, _) = &value.value else { return None };
             let number = number.to_string();
             let fits = |number: &str| number.parse::<i32>().is_ok();
             let of = match number.parse::<i64>() {
@@ -258,8 +241,8 @@ fn regclass(argument: &str) -> String {
     let name = argument.trim_end_matches("::regclass").trim_end_matches("::REGCLASS");
     let name = name.trim_matches('\'').replace("''", "'");
     let name = match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
-        Some(quoted) => quote_ident(&quoted.replace("\"\"", "\"")),
+        Some(quoted) => quoted_name(&quoted.replace("\"\"", "\"")),
         None => name,
     };
-    format!("{}::regclass", quote_literal(&name))
+    format!("{}::regclass", quoted_literal(&name))
 }

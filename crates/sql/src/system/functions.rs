@@ -11,7 +11,7 @@ use crate::{
     error::{Result, SqlError, code},
     functions::{
         BOOL, Call, DeclaredType, Function, INT2, INT4, INT8, NAME, OID, REGCLASS, REGTYPE, TEXT, TEXTS,
-        function, ok,
+        function, names::quoted_name, ok,
     },
     types::{Type, Value},
 };
@@ -23,6 +23,12 @@ const ONE_BYTE: DeclaredType = DeclaredType::Is(Type::OneByte);
 
 /// The functions that show definitions, for the table of all functions.
 pub(crate) static SYSTEM: &[Function] = &[
+    function("_pg_char_max_length", &[OID, INT4], INT4, |call| limit(call, Limit::Characters)),
+    function("_pg_char_octet_length", &[OID, INT4], INT4, |call| limit(call, Limit::Bytes)),
+    function("_pg_datetime_precision", &[OID, INT4], INT4, |call| limit(call, Limit::Seconds)),
+    function("_pg_numeric_precision", &[OID, INT4], INT4, |call| limit(call, Limit::Digits)),
+    function("_pg_numeric_precision_radix", &[OID, INT4], INT4, |call| limit(call, Limit::Radix)),
+    function("_pg_numeric_scale", &[OID, INT4], INT4, |call| limit(call, Limit::Scale)),
     function("acldefault", &[ONE_BYTE, OID], TEXTS, acl_default).stable(),
     function("col_description", &[OID, INT4], TEXT, column_comment).stable(),
     function("format_type", &[OID, INT4], TEXT, format_type).stable().takes_null(),
@@ -91,6 +97,49 @@ pub(crate) static SYSTEM: &[Function] = &[
     function("to_regtype", &[TEXT], REGTYPE, |call| to_name(call, Type::Regtype)).stable(),
 ];
 
+/// A limit of a type, as `information_schema` shows it.
+enum Limit {
+    Characters,
+    Bytes,
+    Digits,
+    Radix,
+    Scale,
+    /// The digits of fractions of a second.
+    Seconds,
+}
+
+/// Returns a limit of the type with a number and an encoded limit.
+fn limit(call: &Call<'_>, wanted: Limit) -> Result<Value> {
+    let Some(of) = Type::of_oid(oid(call)) else { return Ok(Value::Null) };
+    let encoded = i32::try_from(call.int(1)).ok().filter(|encoded| *encoded >= 4).map(|encoded| encoded - 4);
+    let is_limited = matches!(of, Type::Char(_) | Type::Varchar(_));
+    let characters = encoded.filter(|_| is_limited);
+    let is_numeric = matches!(of, Type::Numeric(_));
+    let found = match wanted {
+        Limit::Characters => characters,
+        Limit::Bytes if is_limited || of == Type::Text => Some(characters.map_or(1 << 30, |count| count * 4)),
+        Limit::Digits => match of {
+            Type::Int2 => Some(16),
+            Type::Int4 => Some(32),
+            Type::Int8 => Some(64),
+            Type::Float4 => Some(24),
+            Type::Float8 => Some(53),
+            _ => encoded.filter(|_| is_numeric).map(|encoded| encoded >> 16),
+        },
+        Limit::Radix if is_numeric => Some(10),
+        Limit::Radix if of.is_number() => Some(2),
+        Limit::Scale if of.is_integer() => Some(0),
+        Limit::Scale => encoded.filter(|_| is_numeric).map(|encoded| encoded & 0x7ff),
+        Limit::Seconds => match of {
+            Type::Date => Some(0),
+            Type::TimeOfDay | Type::TimeTz | Type::Timestamp | Type::TimestampTz | Type::Interval => Some(6),
+            _ => None,
+        },
+        Limit::Bytes | Limit::Radix => None,
+    };
+    or_null(found)
+}
+
 fn none(_: &Call<'_>) -> Result<Value> {
     Ok(Value::Null)
 }
@@ -150,7 +199,7 @@ fn constraint_definition(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let all = constraints::all(&snapshot);
     let found = all.iter().find(|of| of.oid == oid(call));
-    let path = call.context.definitions.path(&snapshot);
+    let path = snapshot.path(call.context);
     or_null(found.map(|of| describe::constraint(&snapshot, &path, of)))
 }
 
@@ -169,7 +218,7 @@ fn view_definition(call: &Call<'_>) -> Result<Value> {
     match snapshot.relation(oid(call)).map(|relation| &relation.of) {
         Some(RelationOf::View(view)) => ok(format!(" {};", view.text)),
         Some(RelationOf::System(table)) => {
-            or_null(super::find_view(Some(table.schema), table.name).map(|view| view.text))
+            or_null(super::find_view(Some(table.schema), table.name).map(|view| view.text.clone()))
         }
         _ => Ok(Value::Null),
     }
@@ -184,7 +233,7 @@ fn user_by_id(call: &Call<'_>) -> Result<Value> {
 
 fn table_is_visible(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
-    let path = call.context.definitions.path(&snapshot);
+    let path = snapshot.path(call.context);
     or_null(snapshot.relation(oid(call)).map(|relation| snapshot.is_visible(&path, relation)))
 }
 
@@ -212,7 +261,7 @@ fn serial_sequence(call: &Call<'_>) -> Result<Value> {
     let sequence = column.own_sequence.as_ref().and_then(|name| snapshot.sequence(name));
     or_null(sequence.map(|sequence| {
         let schema = snapshot.schema_name(sequence.schema).unwrap_or_default();
-        format!("{}.{}", describe::quote_ident(schema), describe::quote_ident(&sequence.name))
+        format!("{}.{}", quoted_name(schema), quoted_name(&sequence.name))
     }))
 }
 

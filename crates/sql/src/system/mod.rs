@@ -8,7 +8,7 @@
 //! | `classes`, `constraints`, `comments`, `types`, `cluster` | rows from the definitions |
 //! | `names` | types whose values are shown as names |
 //! | `describe` | definitions as text |
-//! | `acl` | rights as text |
+//! | `acl`, `privileges` | rights as text, and as rows |
 //! | `functions` | the functions that show definitions |
 
 mod acl;
@@ -19,13 +19,16 @@ mod constraints;
 pub(crate) mod describe;
 pub(crate) mod functions;
 mod names;
+mod privileges;
 mod relations;
 mod rows;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub(crate) use self::{
-    describe::{keywords, quote_ident, quote_literal},
+    describe::keywords,
     names::{cast, number_of},
     relations::{SystemTable, SystemView, find_table, find_view},
     snapshot::{Definitions, Snapshot},

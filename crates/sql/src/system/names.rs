@@ -1,10 +1,10 @@
 //! Types whose values are numbers of objects and are shown as names: `regclass`, `regtype`,
 //! `regproc`, `regnamespace`, `regrole`.
 
-use super::{describe, describe::quote_ident, types};
+use super::{describe, types};
 use crate::{
     error::{Result, SqlError, code},
-    functions::Context,
+    functions::{Context, names::quoted_name},
     types::{Type, Value},
 };
 
@@ -25,14 +25,14 @@ pub(crate) fn name_of(oid: i64, of: Type, context: &Context) -> Result<String> {
     let Ok(number) = u32::try_from(oid) else { return Ok(oid.to_string()) };
     let name = match of {
         _ if number == 0 => Some("-".into()),
-        Type::Regclass => snapshot.relation(number).map(|relation| {
-            describe::relation_name(&snapshot, &context.definitions.path(&snapshot), relation)
-        }),
+        Type::Regclass => snapshot
+            .relation(number)
+            .map(|relation| describe::relation_name(&snapshot, &snapshot.path(context), relation)),
         Type::Regtype => Some(describe::format_type(number, None)).filter(|name| name != "???"),
         Type::Regproc => function_name(number),
-        Type::Regnamespace => snapshot.schema_name(number).map(quote_ident),
+        Type::Regnamespace => snapshot.schema_name(number).map(quoted_name),
         Type::Regrole => {
-            snapshot.roles.iter().find(|(oid, ..)| *oid == number).map(|(_, name, _)| quote_ident(name))
+            snapshot.roles.iter().find(|(oid, ..)| *oid == number).map(|(_, name, _)| quoted_name(name))
         }
         _ => None,
     };
@@ -82,7 +82,7 @@ pub(crate) fn find(context: &Context, name: &str, of: Type) -> Result<Option<u32
     };
     Ok(match (of, schema) {
         (Type::Regclass, None) => {
-            let path = context.definitions.path(&snapshot);
+            let path = snapshot.path(context);
             let found = path.iter().find_map(|schema| snapshot.find(*schema, own));
             found.map(|relation| relation.oid)
         }

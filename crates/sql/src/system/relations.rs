@@ -4,7 +4,11 @@
 
 use std::{collections::HashMap, fmt, sync::LazyLock};
 
-use super::{Snapshot, classes, cluster, comments, constraints, rows::NULL, types};
+use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser};
+
+use super::{
+    Snapshot, classes, cluster, comments, constraints, describe::format_type, privileges, rows::NULL, types,
+};
 use crate::{
     functions::Context,
     types::{Type, Value, text},
@@ -70,7 +74,7 @@ pub(crate) struct SystemView {
     pub(crate) schema: &'static str,
     pub(crate) name: &'static str,
     pub(crate) oid: u32,
-    pub(crate) text: &'static str,
+    pub(crate) text: String,
 }
 
 /// The rows of tables that are neither fixed nor always empty.
@@ -88,7 +92,11 @@ static ROWS: &[(&str, Rows)] = &[
     ("pg_namespace", cluster::schemas),
     ("pg_rewrite", classes::rules),
     ("pg_sequence", classes::sequences),
+    ("pg_settings", cluster::settings),
+    ("pg_stat_activity", cluster::activity),
     ("pg_type", types::types),
+    ("table_privileges", privileges::of_tables),
+    ("column_privileges", privileges::of_columns),
 ];
 
 /// The names of relations, and their places among all of them.
@@ -165,7 +173,7 @@ fn parse(text: &'static str) -> Vec<SystemTable> {
         let (schema, name) = words.next().and_then(|name| name.split_once('.')).unwrap_or_default();
         let oid = words.next().and_then(|oid| oid.parse().ok()).unwrap_or_default();
         let kind = words.next().and_then(|kind| kind.chars().next()).unwrap_or('r');
-        let make = ROWS.iter().find(|(known, _)| schema == "pg_catalog" && *known == name);
+        let make = ROWS.iter().find(|(known, _)| *known == name);
         let make = make.map(|(_, make)| *make);
         all.push(SystemTable { schema, name, oid, columns: Vec::new(), make, required: Vec::new(), kind });
     }
@@ -174,13 +182,43 @@ fn parse(text: &'static str) -> Vec<SystemTable> {
 
 /// Reads the queries of views: each follows a line with its name and a colon.
 fn parse_views(schema: &'static str, text: &'static str, all: &[SystemTable]) -> Vec<SystemView> {
-    let chunks = text.split("\n-- ").skip(1).filter_map(|chunk| chunk.split_once('\n'));
-    let view = |(name, text): (&'static str, &'static str)| {
-        let name = name.trim_end_matches(':');
-        let known = all.iter().find(|one| one.schema == schema && one.name == name);
-        SystemView { schema, name, oid: known.map_or(0, |known| known.oid), text: text.trim_end() }
+    let chunks = text.split("\n-- ").skip(1).filter_map(|chunk| chunk.split_once(":\n"));
+    let view = |(name, query): (&'static str, &'static str)| {
+        let known = all.iter().find(|one| one.schema == schema && one.name == name)?;
+        Some(SystemView { schema, name, oid: known.oid, text: view_text(known, query.trim_end()) })
     };
-    chunks.map(view).collect()
+    chunks.filter_map(view).collect()
+}
+
+/// Returns the query of a view with all of its columns: NULL are those that `query` does not have.
+fn view_text(view: &SystemTable, query: &str) -> String {
+    let has = names_of(query);
+    let columns = view.columns.iter().map(|(name, of)| {
+        let of = format_type(of.oid(), None);
+        let value = if has.iter().any(|known| known == name) { name } else { "null" };
+        format!("{value}::{of} as {name}")
+    });
+    format!("select {} from (\n{query}\n) as rows_of_view", columns.collect::<Vec<_>>().join(", "))
+}
+
+/// Returns the names of the columns of a query.
+fn names_of(query: &str) -> Vec<String> {
+    let parsed = Parser::parse_sql(&PostgreSqlDialect {}, query).ok().and_then(|mut all| all.pop());
+    let Some(ast::Statement::Query(query)) = parsed else { return Vec::new() };
+    let mut body = &*query.body;
+    while let ast::SetExpr::SetOperation { left, .. } = body {
+        body = left;
+    }
+    let ast::SetExpr::Select(select) = body else { return Vec::new() };
+    let name = |item: &ast::SelectItem| match item {
+        ast::SelectItem::ExprWithAlias { alias, .. } => Some(alias.value.clone()),
+        ast::SelectItem::UnnamedExpr(ast::Expr::Identifier(name)) => Some(name.value.clone()),
+        ast::SelectItem::UnnamedExpr(ast::Expr::CompoundIdentifier(parts)) => {
+            parts.last().map(|name| name.value.clone())
+        }
+        _ => None,
+    };
+    select.projection.iter().filter_map(name).collect()
 }
 
 /// Returns all relations.

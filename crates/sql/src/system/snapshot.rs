@@ -13,8 +13,8 @@ use plexus_store::Store;
 use super::relations::{self, INFORMATION_SCHEMA, PG_CATALOG, SystemTable};
 use crate::{
     catalog::{
-        Catalog, Index, IndexOrder, IndexPart, RelationName, Relations, Schema, SessionPlace, Table,
-        Transaction, View, public,
+        self, Catalog, Index, IndexOrder, IndexPart, RelationName, Relations, Schema, SessionPlace, Table,
+        Transaction, View,
     },
     error::{Result, SqlError},
     exec::KeptRows,
@@ -240,6 +240,17 @@ impl Snapshot {
         Ok(read)
     }
 
+    /// Makes the definitions of a test.
+    #[cfg(test)]
+    pub(crate) fn of_parts(role: &str, relations: Relations) -> Self {
+        let mut made = Self::default();
+        made.add_roles(role, Vec::new());
+        made.add_schemas(Vec::new());
+        made.add_relations(relations);
+        made.add_databases(role, Vec::new(), 0);
+        made
+    }
+
     fn add(&mut self, oid: u32, schema: u32, name: &str, of: RelationOf) {
         let at = self.relations.len();
         self.by_oid.insert(oid, at);
@@ -405,6 +416,18 @@ impl Snapshot {
         self.keys().find(fits).map_or(0, |key| key.oid)
     }
 
+    /// Returns the numbers of the schemas in which the session looks for a name without schema.
+    pub(crate) fn path(&self, context: &Context) -> Vec<u32> {
+        let setting = context.settings.borrow().show("search_path").unwrap_or_default();
+        let own: Vec<u32> = catalog::path_of(&setting, &context.user)
+            .iter()
+            .filter_map(|name| self.schema_oid(name))
+            .collect();
+        // The system's schema is the first one, unless the path names it.
+        let first = Some(PG_CATALOG).filter(|first| !own.contains(first));
+        first.into_iter().chain(own).collect()
+    }
+
     /// Returns whether a name without schema means the relation.
     pub(crate) fn is_visible(&self, path: &[u32], relation: &Relation) -> bool {
         let found = path.iter().find_map(|schema| self.find(*schema, &relation.name));
@@ -447,8 +470,6 @@ fn constraint_names(table: &Table) -> impl Iterator<Item = &str> {
 pub(crate) struct Definitions {
     /// The role with which the cluster began.
     first: String,
-    /// The schemas in which the session looks for a name without schema.
-    path: RefCell<Vec<String>>,
     /// The definitions and the version of the catalog that has them.
     known: RefCell<Option<(Vec<u8>, Rc<Snapshot>)>>,
     /// They are those of the present statement.
@@ -461,21 +482,7 @@ pub(crate) struct Definitions {
 impl Definitions {
     /// Makes those of a session of a cluster that began with a role.
     pub(crate) fn new(first: String) -> Self {
-        Self { first, path: RefCell::new(vec![public()]), ..Self::default() }
-    }
-
-    /// Notes the schemas in which the session looks for a name without schema.
-    pub(crate) fn set_path(&self, path: &[String]) {
-        *self.path.borrow_mut() = path.to_vec();
-    }
-
-    /// Returns the numbers of the schemas in which the session looks for a name.
-    pub(crate) fn path(&self, snapshot: &Snapshot) -> Vec<u32> {
-        let path = self.path.borrow();
-        let own: Vec<u32> = path.iter().filter_map(|name| snapshot.schema_oid(name)).collect();
-        // The system's schema is the first one, unless the path names it.
-        let first = Some(PG_CATALOG).filter(|first| !own.contains(first));
-        first.into_iter().chain(own).collect()
+        Self { first, ..Self::default() }
     }
 
     /// Returns the definitions; else notes that they are wanted, and fails.
