@@ -7,16 +7,19 @@ use sqlparser::ast;
 
 use crate::{
     bind::{
-        Parameters, Scope, assign,
-        select::{ResultColumn, Select, Source, bind_items, refuse, scope_of, single_source},
+        Around, Parameters, Scope, assign,
+        from::{Source, scope_of},
+        paths::single_source,
+        query::{self, Query},
+        select::{ResultColumn, bind_items, refuse},
     },
     catalog::{Column, Table, number_key},
     error::{Result, SqlError, code},
-    exec::{Run, matching, select},
+    exec::{self, Run, matching},
     expr::{Expr, Inputs},
-    parse::{folded, relation},
+    parse::{folded, simple, unqualified},
     spool::Rows,
-    types::{Value, encode, text},
+    types::{Type, Value, encode, text},
 };
 
 /// A statement that changes rows of a table.
@@ -40,7 +43,7 @@ pub(crate) enum ChangeKind {
 pub(crate) enum NewRows {
     Values(Vec<Vec<Expr>>),
     /// The rows of a query, with the expressions that make rows of the table of them.
-    Query(Box<Select>, Vec<Expr>),
+    Query(Box<Query>, Vec<Expr>),
 }
 
 /// The way to insert a row whose key is there.
@@ -65,7 +68,7 @@ fn columns_of(table: &Table, names: &[ast::ObjectName]) -> Result<Vec<usize>> {
     }
     let mut columns = Vec::new();
     for name in names {
-        let column = table.column(&relation(name)?)?;
+        let column = table.column(&simple(name)?)?;
         if columns.contains(&column) {
             let message = format!("column \"{name}\" specified more than once");
             return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
@@ -83,7 +86,7 @@ pub(crate) fn default_of(table: &Table, column: usize, parameters: &Parameters) 
         .try_with_sql(text)
         .and_then(|mut parser| parser.parse_expr())
         .map_err(|_| SqlError::new(code::DATA_CORRUPTED, format!("the default {text} is malformed")))?;
-    let scope = Scope { columns: &[], parameters, grouping: None };
+    let scope = Scope::new(&[], parameters);
     assign(scope.bind(&parsed)?, column.of, &column.name, parameters)
 }
 
@@ -93,7 +96,7 @@ fn assignments(table: &Table, scope: &Scope<'_>, all: &[ast::Assignment]) -> Res
         let ast::AssignmentTarget::ColumnName(name) = &assignment.target else {
             return Err(SqlError::unsupported(format!("the assignment {assignment}")));
         };
-        let column = table.column(&relation(name)?)?;
+        let column = table.column(&simple(name)?)?;
         if set.iter().any(|(known, _)| *known == column) {
             let message = format!("multiple assignments to same column \"{name}\"");
             return Err(SqlError::new(code::SYNTAX_ERROR, message));
@@ -115,15 +118,15 @@ fn returning(
     items: Option<&Vec<ast::SelectItem>>,
 ) -> Result<(Vec<Expr>, Vec<ResultColumn>)> {
     let Some(items) = items else { return Ok(Default::default()) };
-    let (output, columns, _) = bind_items(scope, items)?;
+    let (output, mut columns, _) = bind_items(scope, items)?;
+    columns.iter_mut().filter(|column| column.of == Type::Unknown).for_each(|column| column.of = Type::Text);
     Ok((output, columns))
 }
 
-/// Binds INSERT into a table; `tables` are those of its query.
+/// Binds INSERT into a table.
 pub(crate) fn bind_insert(
     insert: &ast::Insert,
     table: &Rc<Table>,
-    tables: &[Rc<Table>],
     parameters: &Parameters,
 ) -> Result<Change> {
     let mut rest = insert.clone();
@@ -140,7 +143,7 @@ pub(crate) fn bind_insert(
     )?;
     let alias = insert.table_alias.as_ref().map_or(table.name.clone(), |alias| folded(&alias.alias));
     let columns = columns_of(table, &insert.columns)?;
-    let none = Scope { columns: &[], parameters, grouping: None };
+    let none = Scope::new(&[], parameters);
     let fill = |values: Vec<(usize, Expr)>| -> Result<Vec<Expr>> {
         let mut row: Vec<Option<Expr>> = vec![None; table.columns.len()];
         values.into_iter().for_each(|(column, value)| row[column] = Some(value));
@@ -163,7 +166,7 @@ pub(crate) fn bind_insert(
     let source = match insert.source.as_deref() {
         None => NewRows::Values(vec![fill(Vec::new())?]),
         Some(query) => match &*query.body {
-            ast::SetExpr::Values(values) => {
+            ast::SetExpr::Values(values) if query.with.is_none() && query.order_by.is_none() => {
                 let mut rows = Vec::new();
                 for row in &values.rows {
                     check(row.len())?;
@@ -183,7 +186,7 @@ pub(crate) fn bind_insert(
                 NewRows::Values(rows)
             }
             _ => {
-                let query = crate::bind::select::bind(query, tables, parameters)?;
+                let query = query::bind(query, Around { parameters, parent: None, with: None })?;
                 check(query.columns.len())?;
                 let mut bound = Vec::new();
                 for (at, (column, given)) in columns.iter().zip(&query.columns).enumerate() {
@@ -204,7 +207,7 @@ pub(crate) fn bind_insert(
                 ast::OnConflictAction::DoNothing => Conflict::Nothing,
                 ast::OnConflictAction::DoUpdate(update) => {
                     let both = [own.clone(), scope_of(table, "excluded")].concat();
-                    let scope = Scope { columns: &both, parameters, grouping: None };
+                    let scope = Scope::new(&both, parameters);
                     let set = assignments(table, &scope, &update.assignments)?;
                     let condition =
                         update.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
@@ -214,7 +217,7 @@ pub(crate) fn bind_insert(
         }
         Some(other) => return Err(SqlError::unsupported(other)),
     };
-    let scope = Scope { columns: &own, parameters, grouping: None };
+    let scope = Scope::new(&own, parameters);
     let (returning, result) = returning(&scope, insert.returning.as_ref())?;
     let kind = ChangeKind::Insert { source, conflict };
     Ok(Change { table: table.clone(), kind, returning, columns: result })
@@ -226,7 +229,7 @@ fn check_target(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<(
     match target {
         None => Ok(()),
         Some(ast::ConflictTarget::OnConstraint(name)) => {
-            let name = relation(name)?;
+            let name = simple(name)?;
             match primary.is_some_and(|primary| primary.name == name) {
                 true => Ok(()),
                 false => Err(SqlError::unsupported("ON CONFLICT of another constraint than the primary key")),
@@ -251,7 +254,7 @@ fn check_target(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<(
 fn table_and_alias(table: &ast::TableWithJoins) -> Result<String> {
     refuse(!table.joins.is_empty(), "a join in this statement")?;
     match &table.relation {
-        ast::TableFactor::Table { name, alias: None, .. } => relation(name),
+        ast::TableFactor::Table { name, alias: None, .. } => Ok(unqualified(name)?),
         ast::TableFactor::Table { alias: Some(alias), .. } => Ok(folded(&alias.name)),
         other => Err(SqlError::unsupported(format!("{other} in this statement"))),
     }
@@ -272,7 +275,7 @@ pub(crate) fn bind_update(
         && update.on_cluster.is_none();
     refuse(!is_plain, "UPDATE with FROM")?;
     let columns = scope_of(table, &alias);
-    let scope = Scope { columns: &columns, parameters, grouping: None };
+    let scope = Scope::new(&columns, parameters);
     let set = assignments(table, &scope, &update.assignments)?;
     let condition = update.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
     let (returning, result) = returning(&scope, update.returning.as_ref())?;
@@ -296,7 +299,7 @@ pub(crate) fn bind_delete(
         && delete.on_cluster.is_none();
     refuse(!is_plain, "DELETE with USING")?;
     let columns = scope_of(table, &table_and_alias(from)?);
-    let scope = Scope { columns: &columns, parameters, grouping: None };
+    let scope = Scope::new(&columns, parameters);
     let condition = delete.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
     let (returning, result) = returning(&scope, delete.returning.as_ref())?;
     let kind = ChangeKind::Delete { source: single_source(table, condition) };
@@ -413,7 +416,7 @@ pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRow
                     }
                     (values.into(), None)
                 }
-                NewRows::Query(query, exprs) => (select(run, query).await?, Some(exprs)),
+                NewRows::Query(query, exprs) => (exec::query::rows(run, query).await?, Some(exprs)),
             };
             for row in rows {
                 let row = match exprs {
@@ -427,29 +430,34 @@ pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRow
                         None => continue,
                     },
                 };
-                note(run, change, &mut changed, &row)?;
+                note(run, change, &mut changed, &row).await?;
             }
         }
         ChangeKind::Update { source, set } => {
-            for key in keys(run, source).await? {
+            for key in keys(run, table, source).await? {
                 if let Some(row) = update_row(run, table, &source.conditions, set, key?, None).await? {
-                    note(run, change, &mut changed, &row)?;
+                    note(run, change, &mut changed, &row).await?;
                 }
             }
         }
         ChangeKind::Delete { source } => {
-            for key in keys(run, source).await? {
+            for key in keys(run, table, source).await? {
                 let key = key?;
-                let (parameters, context) = (run.parameters, run.context);
-                let mut gone = Ok(None);
-                let mut remove = |bytes: Option<&[u8]>| {
-                    gone = newest(table, &source.conditions, bytes, parameters, context);
-                    if matches!(gone, Ok(Some(_))) { RowChange::Remove } else { RowChange::Keep }
+                let inputs = run.inputs(&[]);
+                let gone = loop {
+                    let mut gone = Ok(None);
+                    let mut remove = |bytes: Option<&[u8]>| {
+                        gone = newest(table, &source.conditions, bytes, inputs);
+                        if matches!(gone, Ok(Some(_))) { RowChange::Remove } else { RowChange::Keep }
+                    };
+                    run.by.change(table.rows(), &key, &mut remove).await?;
+                    if gone.is_ok() || !run.supply().await? {
+                        break gone;
+                    }
                 };
-                run.by.change(table.rows(), &key, &mut remove).await?;
                 if let Some(row) = gone? {
                     change_indexes(run, table, &key, Some(&row), None).await?;
-                    note(run, change, &mut changed, &row)?;
+                    note(run, change, &mut changed, &row).await?;
                 }
             }
         }
@@ -457,12 +465,10 @@ pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRow
     Ok(changed)
 }
 
-fn note(run: &mut Run<'_>, change: &Change, changed: &mut ChangedRows, row: &[Value]) -> Result<()> {
+async fn note(run: &mut Run<'_>, change: &Change, changed: &mut ChangedRows, row: &[Value]) -> Result<()> {
     changed.count += 1;
     if !change.returning.is_empty() {
-        let inputs = run.inputs(row);
-        let returned =
-            change.returning.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<Vec<_>>>()?;
+        let returned = run.evaluate(&change.returning, row).await?;
         run.keep(&returned)?;
         changed.returned.push(returned);
     }
@@ -470,18 +476,21 @@ fn note(run: &mut Run<'_>, change: &Change, changed: &mut ChangedRows, row: &[Va
 }
 
 /// Returns the keys of the rows to change. A row with a known key is not read before.
-async fn keys(run: &mut Run<'_>, source: &Source) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
-    let is_point = source.path.is_point(&source.table);
+async fn keys(
+    run: &mut Run<'_>,
+    table: &Table,
+    source: &Source,
+) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
+    let is_point = source.path.is_point(table);
     let mut known = None;
     if is_point {
-        let inputs = run.inputs(&[]);
+        let values = run.evaluate(&source.path.prefix, &[]).await?;
         let mut key = Vec::new();
-        for (expr, column) in source.path.prefix.iter().zip(&source.path.columns) {
-            let value = expr.evaluate(inputs)?;
+        for (value, column) in values.iter().zip(&source.path.columns) {
             if value.is_null() {
                 return Ok(None.into_iter().chain(None.into_iter().flatten()));
             }
-            encode::put_key(&mut key, &value, source.table.columns[*column].of)?;
+            encode::put_key(&mut key, value, table.columns[*column].of)?;
         }
         known = Some(Ok(key));
     }
@@ -494,13 +503,12 @@ fn newest(
     table: &Table,
     conditions: &[Expr],
     bytes: Option<&[u8]>,
-    parameters: &[Value],
-    context: &crate::functions::Context,
+    inputs: Inputs<'_>,
 ) -> Result<Option<Vec<Value>>> {
     let Some(bytes) = bytes else { return Ok(None) };
     let row = encode::read_row(bytes, table.columns.len())?;
     for condition in conditions {
-        if !condition.holds(Inputs { row: &row, parameters, context })? {
+        if !condition.holds(Inputs { row: &row, ..inputs })? {
             return Ok(None);
         }
     }
@@ -516,37 +524,42 @@ async fn update_row(
     key: Vec<u8>,
     excluded: Option<&[Value]>,
 ) -> Result<Option<Vec<Value>>> {
-    let (parameters, context) = (run.parameters, run.context);
-    let mut result: Result<Option<(Vec<Value>, Vec<Value>, bool)>> = Ok(None);
-    let mut decide = |bytes: Option<&[u8]>| {
-        result = (|| {
-            let Some(bytes) = bytes else { return Ok(None) };
-            let old = encode::read_row(bytes, table.columns.len())?;
-            let seen = match excluded {
-                None => old.clone(),
-                Some(excluded) => [&old[..], excluded].concat(),
-            };
-            let inputs = Inputs { row: &seen, parameters, context };
-            for condition in conditions {
-                if !condition.holds(inputs)? {
-                    return Ok(None);
+    let inputs = run.inputs(&[]);
+    let result = loop {
+        let mut result: Result<Option<(Vec<Value>, Vec<Value>, bool)>> = Ok(None);
+        let mut decide = |bytes: Option<&[u8]>| {
+            result = (|| {
+                let Some(bytes) = bytes else { return Ok(None) };
+                let old = encode::read_row(bytes, table.columns.len())?;
+                let seen = match excluded {
+                    None => old.clone(),
+                    Some(excluded) => [&old[..], excluded].concat(),
+                };
+                let inputs = Inputs { row: &seen, ..inputs };
+                for condition in conditions {
+                    if !condition.holds(inputs)? {
+                        return Ok(None);
+                    }
                 }
+                let mut new = old.clone();
+                for (column, expr) in set {
+                    new[*column] = expr.evaluate(inputs)?;
+                }
+                check_nulls(table, &new)?;
+                let moves = table.primary_key(&new)?.is_some_and(|new| new != key);
+                Ok(Some((old, new, moves)))
+            })();
+            match &result {
+                Ok(Some((_, _, true))) => RowChange::Remove,
+                Ok(Some((_, new, false))) => RowChange::Set(encode::row(new)),
+                _ => RowChange::Keep,
             }
-            let mut new = old.clone();
-            for (column, expr) in set {
-                new[*column] = expr.evaluate(inputs)?;
-            }
-            check_nulls(table, &new)?;
-            let moves = table.primary_key(&new)?.is_some_and(|new| new != key);
-            Ok(Some((old, new, moves)))
-        })();
-        match &result {
-            Ok(Some((_, _, true))) => RowChange::Remove,
-            Ok(Some((_, new, false))) => RowChange::Set(encode::row(new)),
-            _ => RowChange::Keep,
+        };
+        run.by.change(table.rows(), &key, &mut decide).await?;
+        if result.is_ok() || !run.supply().await? {
+            break result;
         }
     };
-    run.by.change(table.rows(), &key, &mut decide).await?;
     let Some((old, new, moves)) = result? else { return Ok(None) };
     if moves {
         change_indexes(run, table, &key, Some(&old), None).await?;

@@ -14,6 +14,27 @@ pub struct SqlError {
     pub message: String,
     /// More about it, if there is any.
     pub detail: Option<String>,
+    /// The objects that it is about, and advice.
+    pub fields: Option<Box<ErrorFields>>,
+}
+
+/// The parts of an error for programs, and its advice.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct ErrorFields {
+    /// The schema of the table.
+    pub schema: Option<String>,
+    /// The table that the error is about.
+    pub table: Option<String>,
+    /// Its column.
+    pub column: Option<String>,
+    /// The type of the value.
+    pub data_type: Option<String>,
+    /// The constraint that is violated.
+    pub constraint: Option<String>,
+    /// The way out.
+    pub hint: Option<String>,
+    /// The place in the text of the statement, in characters from 1.
+    pub position: Option<u32>,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, SqlError>;
@@ -34,6 +55,8 @@ pub(crate) mod code {
     pub(crate) const BAD_COPY: &str = "22P04";
     pub(crate) const NOT_NULL_VIOLATION: &str = "23502";
     pub(crate) const UNIQUE_VIOLATION: &str = "23505";
+    pub(crate) const FOREIGN_KEY_VIOLATION: &str = "23503";
+    pub(crate) const CHECK_VIOLATION: &str = "23514";
     pub(crate) const NO_ACTIVE_TRANSACTION: &str = "25P01";
     pub(crate) const IN_FAILED_TRANSACTION: &str = "25P02";
     pub(crate) const ACTIVE_TRANSACTION: &str = "25001";
@@ -43,6 +66,7 @@ pub(crate) mod code {
     pub(crate) const INVALID_CATALOG_NAME: &str = "3D000";
     pub(crate) const INVALID_CURSOR_NAME: &str = "34000";
     pub(crate) const INVALID_SAVEPOINT: &str = "3B001";
+    pub(crate) const INVALID_SCHEMA_NAME: &str = "3F000";
     pub(crate) const SERIALIZATION_FAILURE: &str = "40001";
     pub(crate) const DEADLOCK_DETECTED: &str = "40P01";
     pub(crate) const INSUFFICIENT_PRIVILEGE: &str = "42501";
@@ -51,11 +75,15 @@ pub(crate) mod code {
     pub(crate) const AMBIGUOUS_COLUMN: &str = "42702";
     pub(crate) const UNDEFINED_COLUMN: &str = "42703";
     pub(crate) const UNDEFINED_OBJECT: &str = "42704";
+    pub(crate) const GENERATED_ALWAYS: &str = "428C9";
+    pub(crate) const INVALID_FOREIGN_KEY: &str = "42830";
+    pub(crate) const INVALID_OBJECT_DEFINITION: &str = "42P17";
+    pub(crate) const OBJECT_IN_USE: &str = "55006";
+    pub(crate) const WRONG_OBJECT_TYPE: &str = "42809";
     pub(crate) const GROUPING_ERROR: &str = "42803";
     pub(crate) const DATATYPE_MISMATCH: &str = "42804";
     pub(crate) const CANNOT_COERCE: &str = "42846";
     pub(crate) const INDETERMINATE_TYPE: &str = "42P18";
-    pub(crate) const WRONG_OBJECT_TYPE: &str = "42809";
     pub(crate) const ARRAY_SUBSCRIPT: &str = "2202E";
     pub(crate) const AMBIGUOUS_FUNCTION: &str = "42725";
     pub(crate) const UNDEFINED_FUNCTION: &str = "42883";
@@ -82,7 +110,18 @@ pub(crate) mod code {
 
 impl SqlError {
     pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), detail: None }
+        Self { code, message: message.into(), detail: None, fields: None }
+    }
+
+    /// Adds parts for programs.
+    pub(crate) fn with(mut self, set: impl FnOnce(&mut ErrorFields)) -> Self {
+        set(self.fields.get_or_insert_default());
+        self
+    }
+
+    /// Adds advice.
+    pub(crate) fn with_hint(self, hint: impl Into<String>) -> Self {
+        self.with(|fields| fields.hint = Some(hint.into()))
     }
 
     pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {

@@ -1,10 +1,11 @@
 //! Expressions whose names and types are known, and their evaluator.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, rc::Rc};
 
 use crate::{
+    bind::query::Query,
     error::{Result, SqlError, code},
-    functions::{Context, Function},
+    functions::{BoundFunction, Context},
     sequences::SequenceSlot,
     system,
     types::{Type, Value, array::Array, numeric::Numeric, out_of_range},
@@ -41,9 +42,17 @@ pub(crate) enum Expr {
     In(Box<Expr>, Vec<Expr>),
     /// Conditions with their results, and the result if none is true.
     Case(Vec<(Expr, Expr)>, Box<Expr>),
-    Call(&'static Function, Vec<Expr>),
+    Call(BoundFunction, Vec<Expr>),
     Sequence(SequenceSlot, SequenceCall),
     Coalesce(Vec<Expr>),
+    /// A value that the query around this one gives.
+    Outer(usize),
+    Subquery {
+        query: Rc<Query>,
+        /// The values that it gets from here.
+        outer: Vec<Expr>,
+        asked: Asked,
+    },
     /// An operator: what it does with the values of its operands.
     Apply(Act, Vec<Expr>),
     /// An array of values, or of arrays that become its last dimensions.
@@ -53,6 +62,22 @@ pub(crate) enum Expr {
     },
     Subscript(Box<Expr>, Vec<Subscript>),
     Quantified(Box<Quantified>),
+}
+
+/// The question to which the rows of a subquery are the answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    /// The value of its only row.
+    Value,
+    Exists,
+    /// Values that are compared with each row, until one holds or all do.
+    Compare {
+        comparison: Comparison,
+        values: Vec<Expr>,
+        is_all: bool,
+    },
+    /// All values, as an array.
+    Array,
 }
 
 /// Calculates the value of an operator from those of its operands.
@@ -96,7 +121,7 @@ pub(crate) enum Comparison {
 }
 
 impl Comparison {
-    fn holds(self, order: Ordering) -> bool {
+    pub(crate) fn holds(self, order: Ordering) -> bool {
         match self {
             Self::Equal => order.is_eq(),
             Self::NotEqual => order.is_ne(),
@@ -133,6 +158,8 @@ pub(crate) enum Operation {
 pub(crate) struct Inputs<'a> {
     pub(crate) row: &'a [Value],
     pub(crate) parameters: &'a [Value],
+    /// The values that the query around this one gives.
+    pub(crate) outer: &'a [Value],
     pub(crate) context: &'a Context,
 }
 
@@ -141,65 +168,144 @@ impl Expr {
         Box::new(self)
     }
 
-    /// Calls `act` with each column.
-    pub(crate) fn columns(&self, act: &mut impl FnMut(usize)) {
+    /// Calls `act` with each expression directly in this one.
+    pub(crate) fn children(&self, act: &mut dyn FnMut(&Expr)) {
         match self {
-            Self::Column(column) => act(*column),
-            Self::Value(_) | Self::Parameter(_) => {}
+            Self::Column(_) | Self::Value(_) | Self::Parameter(_) | Self::Outer(_) => {}
             Self::Sequence(_, SequenceCall::Next | SequenceCall::Current) => {}
             Self::Sequence(_, SequenceCall::Set(last, is_called)) => {
-                last.columns(act);
-                is_called.columns(act);
+                act(last);
+                act(is_called);
             }
-            Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => {
-                one.columns(act)
-            }
-            Self::Cast { value, .. } => value.columns(act),
+            Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => act(one),
+            Self::Cast { value, .. } => act(value),
             Self::And(all)
             | Self::Or(all)
             | Self::Call(_, all)
             | Self::Coalesce(all)
             | Self::Apply(_, all)
-            | Self::Array { values: all, .. } => {
-                all.iter().for_each(|one| one.columns(act));
+            | Self::Array { values: all, .. } => all.iter().for_each(act),
+            Self::Subscript(array, subscripts) => {
+                act(array);
+                for subscript in subscripts {
+                    match subscript {
+                        Subscript::Place(place) => act(place),
+                        Subscript::Slice(from, to) => from.iter().chain(to).for_each(&mut *act),
+                    }
+                }
+            }
+            Self::Quantified(quantified) => {
+                act(&quantified.value);
+                act(&quantified.array);
             }
             Self::Compare(_, one, other)
             | Self::Arithmetic(_, _, one, other)
             | Self::IsDistinct(one, other)
             | Self::Concat(one, other) => {
-                one.columns(act);
-                other.columns(act);
+                act(one);
+                act(other);
             }
             Self::Like { value, pattern, .. } => {
-                value.columns(act);
-                pattern.columns(act);
+                act(value);
+                act(pattern);
             }
             Self::In(one, all) => {
-                one.columns(act);
-                all.iter().for_each(|one| one.columns(act));
+                act(one);
+                all.iter().for_each(act);
             }
             Self::Case(cases, otherwise) => {
                 for (condition, result) in cases {
-                    condition.columns(act);
-                    result.columns(act);
+                    act(condition);
+                    act(result);
                 }
-                otherwise.columns(act);
+                act(otherwise);
             }
+            Self::Subquery { outer, asked, .. } => {
+                outer.iter().for_each(&mut *act);
+                if let Asked::Compare { values, .. } = asked {
+                    values.iter().for_each(act);
+                }
+            }
+        }
+    }
+
+    /// Calls `act` with each expression directly in this one, to change it.
+    pub(crate) fn children_mut(&mut self, act: &mut dyn FnMut(&mut Expr)) {
+        match self {
+            Self::Column(_) | Self::Value(_) | Self::Parameter(_) | Self::Outer(_) => {}
+            Self::Sequence(_, SequenceCall::Next | SequenceCall::Current) => {}
+            Self::Sequence(_, SequenceCall::Set(last, is_called)) => {
+                act(last);
+                act(is_called);
+            }
+            Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => act(one),
+            Self::Cast { value, .. } => act(value),
+            Self::And(all)
+            | Self::Or(all)
+            | Self::Call(_, all)
+            | Self::Coalesce(all)
+            | Self::Apply(_, all)
+            | Self::Array { values: all, .. } => all.iter_mut().for_each(act),
             Self::Subscript(array, subscripts) => {
-                array.columns(act);
+                act(array);
                 for subscript in subscripts {
                     match subscript {
-                        Subscript::Place(place) => place.columns(act),
-                        Subscript::Slice(from, to) => {
-                            [from, to].into_iter().flatten().for_each(|bound| bound.columns(act));
-                        }
+                        Subscript::Place(place) => act(place),
+                        Subscript::Slice(from, to) => from.iter_mut().chain(to).for_each(&mut *act),
                     }
                 }
             }
             Self::Quantified(quantified) => {
-                quantified.value.columns(act);
-                quantified.array.columns(act);
+                act(&mut quantified.value);
+                act(&mut quantified.array);
             }
+            Self::Compare(_, one, other)
+            | Self::Arithmetic(_, _, one, other)
+            | Self::IsDistinct(one, other)
+            | Self::Concat(one, other) => {
+                act(one);
+                act(other);
+            }
+            Self::Like { value, pattern, .. } => {
+                act(value);
+                act(pattern);
+            }
+            Self::In(one, all) => {
+                act(one);
+                all.iter_mut().for_each(act);
+            }
+            Self::Case(cases, otherwise) => {
+                for (condition, result) in cases {
+                    act(condition);
+                    act(result);
+                }
+                act(otherwise);
+            }
+            Self::Subquery { outer, asked, .. } => {
+                outer.iter_mut().for_each(&mut *act);
+                if let Asked::Compare { values, .. } = asked {
+                    values.iter_mut().for_each(act);
+                }
+            }
+        }
+    }
+
+    /// Calls `act` with each column.
+    pub(crate) fn columns(&self, act: &mut impl FnMut(usize)) {
+        fn each(expr: &Expr, act: &mut dyn FnMut(usize)) {
+            match expr {
+                Expr::Column(column) => act(*column),
+                other => other.children(&mut |inner| each(inner, act)),
+            }
+        }
+        each(self, act);
+    }
+
+    /// Gives each column another place.
+    pub(crate) fn move_columns(&mut self, to: &dyn Fn(usize) -> usize) {
+        match self {
+            Self::Column(column) => *column = to(*column),
+            other => other.children_mut(&mut |inner| inner.move_columns(to)),
         }
     }
 
@@ -212,6 +318,11 @@ impl Expr {
         Ok(match self {
             Self::Value(value) => value.clone(),
             Self::Column(column) => inputs.row[*column].clone(),
+            Self::Outer(number) => inputs.outer.get(*number).cloned().unwrap_or(Value::Null),
+            Self::Subquery { query, outer, asked } => {
+                let outer = outer.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+                inputs.context.answers.get(query, outer)?.to(asked, inputs)?
+            }
             Self::Parameter(number) => inputs.parameters.get(*number).cloned().unwrap_or(Value::Null),
             Self::Not(one) => match one.evaluate(inputs)? {
                 Value::Bool(value) => Value::Bool(!value),
@@ -326,11 +437,7 @@ impl Expr {
             Self::Call(function, arguments) => {
                 let values: Vec<Value> =
                     arguments.iter().map(|argument| argument.evaluate(inputs)).collect::<Result<_>>()?;
-                // Functions of arguments are strict.
-                match values.iter().any(Value::is_null) {
-                    true => Value::Null,
-                    false => (function.act)(&values, inputs.context)?,
-                }
+                function.call(&values, inputs.context)?
             }
         })
     }

@@ -9,6 +9,7 @@
 //! | `parse` | text to statements |
 //! | `bind` | names to columns and types, and the way to the rows |
 //! | `expr`, `functions` | expressions and their values |
+//! | `answers` | the rows of subqueries, for expressions |
 //! | `exec`, `dml`, `ddl`, `copy` | what statements do |
 //! | `catalog` | tables and indexes |
 //! | `roles` | roles and databases |
@@ -16,6 +17,7 @@
 //! | `types` | values as text, in rows and in keys |
 
 mod activity;
+mod answers;
 mod bind;
 mod catalog;
 pub mod check;

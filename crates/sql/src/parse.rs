@@ -3,6 +3,7 @@
 use sqlparser::{
     ast,
     dialect::PostgreSqlDialect,
+    keywords::Keyword,
     parser::Parser,
     tokenizer::{Token, TokenWithSpan, Tokenizer},
 };
@@ -15,6 +16,9 @@ const MOST_DEPTH: usize = 200;
 /// The table of which FOR UPDATE and FOR SHARE are, if FOR NO KEY UPDATE or FOR KEY SHARE was
 /// meant: the library does not know them.
 pub(crate) const WEAKER_LOCK: &str = "weaker lock";
+
+/// The name of the argument that stands behind the word VARIADIC: the library does not know it.
+pub(crate) const VARIADIC: &str = "variadic argument";
 
 /// A statement of a client.
 #[derive(Clone, Debug)]
@@ -63,7 +67,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
         }
     };
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
-    let tokens = know_weaker_locks(tokens.map_err(|error| failed(&error))?);
+    let tokens = know_variadic(know_weaker_locks(tokens.map_err(|error| failed(&error))?));
     let mut parser = Parser::new(&PostgreSqlDialect {})
         .with_recursion_limit(MOST_DEPTH)
         .with_tokens_with_locations(tokens);
@@ -114,6 +118,24 @@ fn know_weaker_locks(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     written
 }
 
+/// Writes the word VARIADIC as [`VARIADIC`] says.
+fn know_variadic(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let written = |token: TokenWithSpan| match &token.token {
+        Token::Word(word) if word.keyword == Keyword::VARIADIC => {
+            let named = [Token::make_word(VARIADIC, Some('"')), Token::RArrow];
+            named.map(|named| TokenWithSpan { token: named, span: token.span }).to_vec()
+        }
+        _ => vec![token],
+    };
+    match tokens
+        .iter()
+        .any(|token| matches!(&token.token, Token::Word(word) if word.keyword == Keyword::VARIADIC))
+    {
+        true => tokens.into_iter().flat_map(written).collect(),
+        false => tokens,
+    }
+}
+
 /// Reads CREATE USER, which is CREATE ROLE with LOGIN.
 fn create_user(text: &str) -> Option<Result<Statement>> {
     let mut words = text.split_whitespace();
@@ -148,7 +170,7 @@ fn vacuumed(text: &str) -> Result<Vec<String>> {
     };
     let words: Vec<&str> = text.split_whitespace().skip_while(is_option).collect();
     let tables = words.join(" ");
-    Ok(tables.split(',').map(str::trim).filter(|table| !table.is_empty()).map(name).collect())
+    Ok(tables.split(',').map(str::trim).filter(|table| !table.is_empty()).map(relation_of_text).collect())
 }
 
 /// Reads `COPY table [(columns)] FROM STDIN | TO STDOUT [[WITH] (options)]`.
@@ -164,7 +186,7 @@ fn copy(text: &str) -> Result<Copy> {
         .collect();
     let mut words = spaced.split_whitespace().skip(1).peekable();
     let wrong = || syntax("syntax error in COPY: use COPY table [(columns)] FROM STDIN or TO STDOUT");
-    let table = name(
+    let table = relation_of_text(
         words.next().filter(|word| *word != "(").ok_or_else(|| SqlError::unsupported("COPY of a query"))?,
     );
     let mut columns = Vec::new();
@@ -195,10 +217,22 @@ fn copy(text: &str) -> Result<Copy> {
 }
 
 fn name(word: &str) -> String {
-    let word = word.strip_prefix("public.").unwrap_or(word);
     match word.strip_prefix('"').and_then(|word| word.strip_suffix('"')) {
-        Some(quoted) => quoted.to_owned(),
+        Some(quoted) => quoted.replace("\"\"", "\""),
         None => word.to_ascii_lowercase(),
+    }
+}
+
+/// Returns the relation that a text names, in the form of [`relation`].
+pub(crate) fn relation_of_text(text: &str) -> String {
+    let mut is_quoted = false;
+    let point = text.char_indices().find(|(_, char)| {
+        is_quoted ^= *char == '"';
+        *char == '.' && !is_quoted
+    });
+    match point {
+        None => name(text),
+        Some((at, _)) => format!("{}\0{}", name(&text[..at]), name(&text[at + 1..])),
     }
 }
 
@@ -210,7 +244,23 @@ pub(crate) fn folded(ident: &ast::Ident) -> String {
     }
 }
 
-/// Returns the name of a relation; the only schema is `public`.
+/// Returns the name of a column or another object that is in no schema.
+pub(crate) fn simple(name: &ast::ObjectName) -> Result<String> {
+    match &name.0[..] {
+        [part] => {
+            part.as_ident().map(folded).ok_or_else(|| SqlError::unsupported(format!("the name {name}")))
+        }
+        _ => Err(SqlError::unsupported(format!("the name {name}"))),
+    }
+}
+
+/// Returns the name of a relation without its schema.
+pub(crate) fn unqualified(name: &ast::ObjectName) -> Result<String> {
+    let name = relation(name)?;
+    Ok(name.rsplit('\0').next().unwrap_or_default().to_owned())
+}
+
+/// Returns the name of a relation; if it has a schema, the schema and a byte 0 are before it.
 pub(crate) fn relation(name: &ast::ObjectName) -> Result<String> {
     let parts: Vec<String> = name
         .0
@@ -221,11 +271,7 @@ pub(crate) fn relation(name: &ast::ObjectName) -> Result<String> {
         .collect::<Result<_>>()?;
     match &parts[..] {
         [name] => Ok(name.clone()),
-        [schema, name] if schema == "public" => Ok(name.clone()),
-        [_, _] => {
-            let message = format!("relation \"{}\" does not exist", parts.join("."));
-            Err(SqlError::new(code::UNDEFINED_TABLE, message))
-        }
+        [schema, name] => Ok(format!("{schema}\0{name}")),
         _ => Err(SqlError::unsupported(format!("the name {name}"))),
     }
 }

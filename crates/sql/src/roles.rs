@@ -18,8 +18,8 @@ use crate::{
 };
 
 /// The kinds of the catalog's rows.
-const ROLE: u8 = b'u';
-const DATABASE: u8 = b'd';
+pub(crate) const ROLE: u8 = b'u';
+pub(crate) const DATABASE: u8 = b'd';
 
 /// A role as the catalog has it.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -30,6 +30,13 @@ pub(crate) struct Role {
     pub(crate) creates_roles: bool,
     /// What is kept of its password.
     pub(crate) verifier: Option<String>,
+}
+
+impl Role {
+    /// Returns the role with which a cluster begins, until a statement changes it.
+    pub(crate) fn first(verifier: Option<String>) -> Self {
+        Self { can_login: true, is_superuser: true, creates_databases: true, creates_roles: true, verifier }
+    }
 }
 
 /// The role with which a cluster begins; a database has its name, too.
@@ -48,14 +55,7 @@ impl FirstRole {
         name: &str,
     ) -> Result<Option<Role>> {
         let found = Catalog::read(store, by, ROLE, name).await?;
-        let first = || Role {
-            can_login: true,
-            is_superuser: true,
-            creates_databases: true,
-            creates_roles: true,
-            verifier: self.verifier.clone(),
-        };
-        Ok(found.or_else(|| (name == self.role).then(first)))
+        Ok(found.or_else(|| (name == self.role).then(|| Role::first(self.verifier.clone()))))
     }
 
     /// Returns the number of a database.

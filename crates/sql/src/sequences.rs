@@ -20,8 +20,9 @@ use plexus_store::{Isolation, RowChange, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    catalog::{Transaction, undefined},
+    catalog::{Grant, RelationName, Transaction, public, undefined},
     error::{Result, SqlError, code},
+    types::Type,
 };
 
 /// The numbers that a node takes at once.
@@ -31,8 +32,10 @@ const RANGE: i64 = 128;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Sequence {
     pub(crate) id: u64,
+    #[serde(default = "public")]
+    pub(crate) schema: String,
     pub(crate) name: String,
-    /// The role that may use it, beside superusers.
+    /// The role that may change it, beside superusers.
     pub(crate) owner: String,
     pub(crate) start: i64,
     pub(crate) increment: i64,
@@ -40,6 +43,17 @@ pub(crate) struct Sequence {
     pub(crate) most: i64,
     /// Begins again behind its end.
     pub(crate) cycles: bool,
+    /// The type of its numbers.
+    #[serde(default = "bigint")]
+    pub(crate) of: Type,
+    #[serde(default)]
+    pub(crate) grants: Vec<Grant>,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+fn bigint() -> Type {
+    Type::Int8
 }
 
 /// The sequence that an expression names, once it is found in the catalog.
@@ -80,6 +94,10 @@ struct Range {
 }
 
 impl Sequence {
+    pub(crate) fn relation(&self) -> RelationName {
+        RelationName::new(&self.schema, &self.name)
+    }
+
     fn key(&self) -> Vec<u8> {
         [b"s", &self.id.to_be_bytes()[..]].concat()
     }
@@ -250,11 +268,13 @@ impl Drawn {
     /// that is [supplied](Self::supply).
     pub(crate) fn take_wanted(&self) -> Option<Rc<Sequence>> {
         let wanted = self.wanted.take();
-        match wanted {
-            Some(_) => self.supplied.borrow_mut().iter_mut().for_each(|(.., is_used)| *is_used = false),
-            None => self.supplied.borrow_mut().clear(),
-        }
+        self.supplied.borrow_mut().iter_mut().for_each(|(.., is_used)| *is_used = false);
         wanted
+    }
+
+    /// Ends an evaluation: the numbers that it got are used.
+    pub(crate) fn end_evaluation(&self) {
+        self.supplied.borrow_mut().clear();
     }
 
     pub(crate) fn supply(&self, id: u64, number: i64) {
@@ -297,7 +317,20 @@ mod tests {
     use super::*;
 
     fn sequence(increment: i64, least: i64, most: i64, cycles: bool) -> Sequence {
-        Sequence { id: 1, name: "s".into(), owner: "o".into(), start: least, increment, least, most, cycles }
+        Sequence {
+            id: 1,
+            schema: public(),
+            name: "s".into(),
+            owner: "o".into(),
+            start: least,
+            increment,
+            least,
+            most,
+            cycles,
+            of: Type::Int8,
+            grants: Vec::new(),
+            comment: None,
+        }
     }
 
     #[test]

@@ -23,12 +23,13 @@ use rustls::{
 
 use crate::{
     activity::{Activity, SessionInfo},
+    answers::Answers,
     catalog::{Catalog, SessionPlace},
     error::{Result, SqlError, code},
-    functions::Context,
+    functions::{self, Context},
     roles::FirstRole,
     sequences::{Drawn, Ranges},
-    session::{Session, SessionParts},
+    session::{Session, SessionParts, settings::Settings},
     system::Definitions,
     types::time,
     wire::{
@@ -155,6 +156,7 @@ impl Server {
         let ServerSettings { user, password, sessions, tls, locks, temporary } = settings;
         let verifier = password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
+        functions::start_time();
         let shared = Shared {
             first: FirstRole { role: user, verifier },
             most_sessions: sessions,
@@ -422,12 +424,15 @@ async fn session(
     connection.out.cancel_key(process, secret);
     let context = Context {
         begun: time::now(),
+        statement_begun: 0,
+        settings: Settings::new(place.is_superuser).into(),
         user,
         database,
         process,
         sequences: Drawn::default(),
         place: place.clone(),
-        definitions: Definitions::default(),
+        definitions: Definitions::new(shared.first.role.clone()),
+        answers: Answers::default(),
     };
     let parts = SessionParts {
         store,

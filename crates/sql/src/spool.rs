@@ -75,12 +75,17 @@ pub(crate) struct OrderedRow {
 
 impl OrderedRow {
     fn compare(&self, other: &Self, order: &[Direction]) -> Ordering {
-        let pairs = order.iter().zip(self.order.iter().zip(&other.order));
-        pairs
-            .map(|(by, (one, other))| by.compare(one, other))
-            .find(|order| order.is_ne())
-            .unwrap_or(Ordering::Equal)
+        compare_rows(&self.order, &other.order, order)
     }
+}
+
+/// Compares values in the order of these directions.
+pub(crate) fn compare_rows(one: &[Value], other: &[Value], order: &[Direction]) -> Ordering {
+    let pairs = order.iter().zip(one.iter().zip(other));
+    pairs
+        .map(|(by, (one, other))| by.compare(one, other))
+        .find(|order| order.is_ne())
+        .unwrap_or(Ordering::Equal)
 }
 
 /// Returns the bytes that values take in memory.

@@ -1,17 +1,30 @@
 //! The binder: statements of names become expressions over columns with types.
 
+pub(crate) mod aggregates;
+mod calls;
+pub(crate) mod from;
 pub(crate) mod operators;
+pub(crate) mod paths;
+pub(crate) mod query;
 pub(crate) mod select;
+pub(crate) mod sets;
+mod subqueries;
+pub(crate) mod windows;
 
-use std::cell::RefCell;
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+};
 
 use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
 
+use self::{aggregates::Grouping, query::With, select::ResultColumn, windows::Calls};
 use crate::{
+    catalog::{Grant, Privilege, Relation, SessionPlace, Table, undefined},
     error::{Result, SqlError, code},
     expr::{Comparison, Expr, SequenceCall},
-    functions,
-    parse::folded,
+    parse::{folded, relation_of_text},
     sequences::SequenceSlot,
     types::{Clock, Type, Value},
 };
@@ -25,51 +38,138 @@ pub(crate) struct ScopeColumn {
     pub(crate) table: String,
     pub(crate) name: String,
     pub(crate) of: Type,
+    pub(crate) value: Expr,
+    /// It is found only with the name of its table.
+    pub(crate) is_hidden: bool,
+    /// It stands for columns of both sides of a join with USING.
+    pub(crate) is_merged: bool,
 }
 
-/// The types of a statement's parameters, as far as they are known, and the sequences that it
-/// names, which are found in the catalog once it is bound.
+impl ScopeColumn {
+    /// Returns the column at a place of the row.
+    pub(crate) fn new(table: &str, column: &ResultColumn, at: usize) -> Self {
+        Self {
+            table: table.to_owned(),
+            name: column.name.clone(),
+            of: column.of.unrounded(),
+            value: Expr::Column(at),
+            is_hidden: false,
+            is_merged: false,
+        }
+    }
+}
+
+/// The facts that the binding of a statement needs and finds.
 #[derive(Default, Debug)]
 pub(crate) struct Parameters {
+    /// The types of the parameters, as far as they are known.
     pub(crate) types: RefCell<Vec<Type>>,
+    /// The sequences that it names, which are found in the catalog once it is bound.
     pub(crate) sequences: RefCell<Vec<(String, SequenceSlot)>>,
+    /// The relations that were looked up, and that which must be for the binding to go on.
+    pub(crate) relations: RefCell<HashMap<String, Option<Relation>>>,
+    pub(crate) missing: RefCell<Option<String>>,
+    /// The role whose rights count.
+    pub(crate) place: Option<SessionPlace>,
+    /// The views around the present query: their owners had the rights.
+    pub(crate) views: Cell<usize>,
+    /// The number of the next query of WITH.
+    pub(crate) next_shared: Cell<usize>,
+    /// The queries around the present one.
+    pub(crate) depth: Cell<usize>,
 }
 
-/// An aggregate function of a group of rows.
-#[derive(Clone, Debug)]
-pub(crate) struct Aggregate {
-    pub(crate) kind: AggregateKind,
-    /// `None`: the rows are counted.
-    pub(crate) of: Option<Expr>,
-    pub(crate) input: Type,
-    pub(crate) is_distinct: bool,
+/// The parts of a statement around a query.
+#[derive(Clone, Copy)]
+pub(crate) struct Around<'a> {
+    pub(crate) parameters: &'a Parameters,
+    pub(crate) parent: Option<&'a Parent<'a>>,
+    pub(crate) with: Option<&'a With<'a>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AggregateKind {
-    Count,
-    Sum,
-    Average,
-    Least,
-    Greatest,
+/// The scope around a query, and the expressions of it whose values the query gets.
+pub(crate) struct Parent<'a> {
+    pub(crate) scope: Scope<'a>,
+    pub(crate) captured: RefCell<Vec<Typed>>,
 }
 
-/// The groups of a query: the expressions that it groups by, and its aggregates so far.
-pub(crate) struct Grouping<'a> {
-    pub(crate) by: &'a [(ast::Expr, Type)],
-    pub(crate) aggregates: RefCell<Vec<(ast::Function, Aggregate, Type)>>,
-}
-
-/// The columns and parameters that an expression may name.
+/// The names that an expression may use.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
     pub(crate) columns: &'a [ScopeColumn],
     pub(crate) parameters: &'a Parameters,
     /// If set, rows are groups: first the values by which they are grouped, then the aggregates.
     pub(crate) grouping: Option<&'a Grouping<'a>>,
+    /// The scope around the query.
+    pub(crate) parent: Option<&'a Parent<'a>>,
+    pub(crate) with: Option<&'a With<'a>>,
+    /// Window functions and functions that return rows, where these are allowed.
+    pub(crate) calls: Option<&'a Calls>,
+}
+
+impl<'a> Scope<'a> {
+    /// Returns a scope of columns that is in no query.
+    pub(crate) fn new(columns: &'a [ScopeColumn], parameters: &'a Parameters) -> Self {
+        Self { columns, parameters, grouping: None, parent: None, with: None, calls: None }
+    }
 }
 
 impl Parameters {
+    /// Returns a relation; else notes that it is missing, and fails.
+    pub(crate) fn relation(&self, name: &str) -> Result<Relation> {
+        match self.relations.borrow().get(name) {
+            Some(Some(relation)) => Ok(relation.clone()),
+            Some(None) => Err(undefined(name)),
+            None => {
+                *self.missing.borrow_mut() = Some(name.to_owned());
+                Err(undefined(name))
+            }
+        }
+    }
+
+    /// Returns a table for which the role has a right.
+    pub(crate) fn table_for(&self, name: &str, privilege: Privilege) -> Result<Rc<Table>> {
+        match self.relation(name)? {
+            Relation::Table(table) => {
+                self.check(&table.owner, &table.grants, privilege, "table", &table.name)?;
+                Ok(table)
+            }
+            Relation::View(view) => {
+                let verb = match privilege {
+                    Privilege::Insert => "insert into",
+                    Privilege::Delete => "delete from",
+                    _ => "update",
+                };
+                let message = format!("cannot {verb} view \"{}\"", view.name);
+                Err(SqlError::new(code::NOT_IN_STATE, message))
+            }
+            Relation::Sequence(_) | Relation::Index(_) => Err(wrong_kind(name)),
+        }
+    }
+
+    /// Refuses a use for which the role has no right.
+    pub(crate) fn check(
+        &self,
+        owner: &str,
+        grants: &[Grant],
+        privilege: Privilege,
+        what: &str,
+        name: &str,
+    ) -> Result<()> {
+        match &self.place {
+            Some(place) if self.views.get() == 0 => place.check(owner, grants, privilege, what, name),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets what a binding has found that is repeated.
+    pub(crate) fn begin_again(&self) {
+        self.sequences.borrow_mut().clear();
+        self.next_shared.set(0);
+        self.depth.set(0);
+        self.views.set(0);
+    }
+
     /// Returns the type of a parameter; `wanted` is noted if it had none.
     fn decide(&self, number: usize, wanted: Type) -> Type {
         let mut types = self.types.borrow_mut();
@@ -229,43 +329,70 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
 }
 
 impl Scope<'_> {
-    /// Finds a column by its name.
-    pub(crate) fn column(&self, table: Option<&str>, name: &str) -> Result<usize> {
-        let is_it =
-            |column: &ScopeColumn| column.name == name && table.is_none_or(|table| column.table == table);
+    /// Finds a column by its name; `None` if there is none, which is an error only if no scope
+    /// around it has one.
+    fn find(&self, table: Option<&str>, name: &str) -> Result<Option<usize>> {
+        let is_it = |column: &ScopeColumn| match table {
+            None => column.name == name && !column.is_hidden,
+            Some(table) => column.name == name && column.table == table && !column.is_merged,
+        };
         let mut found = self.columns.iter().enumerate().filter(|(_, column)| is_it(column));
-        let shown = table.map_or(String::new(), |table| format!("{table}.")) + name;
         match (found.next(), found.next()) {
-            (Some((at, _)), None) => Ok(at),
+            (Some((at, _)), None) => Ok(Some(at)),
             (Some(_), Some(_)) => {
+                let shown = table.map_or(String::new(), |table| format!("{table}.")) + name;
                 let message = format!("column reference \"{shown}\" is ambiguous");
                 Err(SqlError::new(code::AMBIGUOUS_COLUMN, message))
             }
-            (None, _)
-                if table.is_some_and(|table| self.columns.iter().all(|column| column.table != table)) =>
-            {
-                let message =
-                    format!("missing FROM-clause entry for table \"{}\"", table.unwrap_or_default());
-                Err(SqlError::new(code::UNDEFINED_TABLE, message))
+            (None, _) => Ok(None),
+        }
+    }
+
+    /// Returns the error that no scope has a column.
+    fn no_column(&self, table: Option<&str>, name: &str) -> SqlError {
+        let has = |scope: &Scope<'_>, table: &str| scope.columns.iter().any(|column| column.table == table);
+        match table {
+            Some(table) if !has(self, table) => {
+                let message = format!("missing FROM-clause entry for table \"{table}\"");
+                SqlError::new(code::UNDEFINED_TABLE, message)
             }
-            (None, _) => {
-                let shown = if table.is_some() { shown } else { format!("\"{shown}\"") };
-                Err(SqlError::new(code::UNDEFINED_COLUMN, format!("column {shown} does not exist")))
+            Some(table) => {
+                SqlError::new(code::UNDEFINED_COLUMN, format!("column {table}.{name} does not exist"))
             }
+            None => SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")),
         }
     }
 
     fn named(&self, table: Option<&str>, name: &str) -> Result<Typed> {
-        let at = self.column(table, name)?;
-        if self.grouping.is_some() {
-            let column = &self.columns[at];
-            let message = format!(
-                "column \"{}.{}\" must appear in the GROUP BY clause or be used in an aggregate function",
-                column.table, column.name
-            );
-            return Err(SqlError::new(code::GROUPING_ERROR, message));
+        if let Some(at) = self.find(table, name)? {
+            return self.value_of(at);
         }
-        Ok((Expr::Column(at), self.columns[at].of.unrounded()))
+        let Some(parent) = self.parent else { return Err(self.no_column(table, name)) };
+        let (expr, of) = match parent.scope.named(table, name) {
+            Ok(found) => found,
+            Err(error) if matches!(error.code, code::UNDEFINED_COLUMN | code::UNDEFINED_TABLE) => {
+                let is_own = table.is_some_and(|table| self.columns.iter().any(|c| c.table == table));
+                return Err(if is_own { self.no_column(table, name) } else { error });
+            }
+            Err(error) => return Err(error),
+        };
+        let mut captured = parent.captured.borrow_mut();
+        let shown = format!("{expr:?}");
+        let known = captured.iter().position(|(known, _)| format!("{known:?}") == shown);
+        let at = known.unwrap_or_else(|| {
+            captured.push((expr, of));
+            captured.len() - 1
+        });
+        Ok((Expr::Outer(at), of))
+    }
+
+    /// Returns the value of a column.
+    pub(crate) fn value_of(&self, at: usize) -> Result<Typed> {
+        let column = &self.columns[at];
+        match self.grouping {
+            None => Ok((column.value.clone(), column.of)),
+            Some(grouping) => grouping.value_of(column),
+        }
     }
 
     /// Binds a condition.
@@ -281,12 +408,11 @@ impl Scope<'_> {
     /// Binds an expression.
     pub(crate) fn bind(&self, expr: &ast::Expr) -> Result<Typed> {
         use ast::Expr as E;
-        if let Some(grouping) = self.grouping
-            && let Some(at) = grouping.by.iter().position(|(by, _)| by == expr)
-        {
-            return Ok((Expr::Column(at), grouping.by[at].1));
+        if let Some(found) = self.grouping.and_then(|grouping| grouping.find(expr, self)) {
+            return Ok(found);
         }
         Ok(match expr {
+            E::Identifier(name) if is_current_schema(name) => self.call("current_schema", Vec::new())?,
             E::Identifier(name) => self.named(None, &folded(name))?,
             E::CompoundIdentifier(names) => match &names[..] {
                 [table, name] => self.named(Some(&folded(table)), &folded(name))?,
@@ -383,8 +509,6 @@ impl Scope<'_> {
                 self.part("extract", field, self.bind(expr)?, true)?
             }
             E::BinaryOp { left, op, right } => self.binary(left, op, right)?,
-            E::AnyOp { left, compare_op, right, .. } => self.quantified(left, compare_op, right, false)?,
-            E::AllOp { left, compare_op, right } => self.quantified(left, compare_op, right, true)?,
             E::Array(array) => self.array(&array.elem, None)?,
             E::CompoundFieldAccess { root, access_chain } => self.subscripted(root, access_chain)?,
             E::Cast {
@@ -402,17 +526,21 @@ impl Scope<'_> {
             E::Case { operand, conditions, else_result, .. } => {
                 self.case(operand.as_deref(), conditions, else_result.as_deref())?
             }
-            E::Substring { expr, substring_from, substring_for, .. } => {
-                let mut arguments = vec![self.bind(expr)?];
-                let one = ast::Expr::value(ast::Value::Number("1".into(), false));
-                arguments.push(self.bind(substring_from.as_deref().unwrap_or(&one))?);
-                if let Some(count) = substring_for {
-                    arguments.push(self.bind(count)?);
-                }
-                self.call("substr", arguments)?
-            }
             E::Function(function) => self.function(function)?,
-            other => return Err(SqlError::unsupported(format!("the expression {other}"))),
+            E::Subquery(query) => self.subquery(query)?,
+            E::Exists { subquery, negated } => self.exists(subquery, *negated)?,
+            E::In { expr, target: ast::InTarget::Subquery(query), negated, global: false } => {
+                self.in_subquery(expr, query, *negated)?
+            }
+            E::AnyOp { left, compare_op, right, .. } if let Some(query) = subqueries::of(right) => {
+                self.compared(left, compare_op, query, false)?
+            }
+            E::AllOp { left, compare_op, right } if let Some(query) = subqueries::of(right) => {
+                self.compared(left, compare_op, query, true)?
+            }
+            E::AnyOp { left, compare_op, right, .. } => self.quantified(left, compare_op, right, false)?,
+            E::AllOp { left, compare_op, right } => self.quantified(left, compare_op, right, true)?,
+            other => self.special_call(other)?,
         })
     }
 
@@ -486,95 +614,6 @@ impl Scope<'_> {
         Ok((Expr::Case(conditions.into_iter().zip(results).collect(), otherwise.boxed()), of))
     }
 
-    fn call(&self, name: &str, arguments: Vec<Typed>) -> Result<Typed> {
-        let types: Vec<Type> = arguments.iter().map(|(_, of)| *of).collect();
-        let Some(function) = functions::find(name, &types) else {
-            let types: Vec<&str> = types.iter().map(|of| of.name()).collect();
-            let message = format!("function {name}({}) does not exist", types.join(", "));
-            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
-        };
-        let arguments = arguments.into_iter().zip(function.arguments);
-        let arguments = arguments.map(|(typed, to)| coerce(typed, *to, self.parameters, false));
-        Ok((Expr::Call(function, arguments.collect::<Result<_>>()?), function.result))
-    }
-
-    fn function(&self, function: &ast::Function) -> Result<Typed> {
-        let unsupported = || SqlError::unsupported(format!("the call {function}"));
-        let name = match &function.name.0[..] {
-            [name] => name.as_ident().map(folded).ok_or_else(unsupported)?,
-            [schema, name] if schema.as_ident().map(folded).as_deref() == Some("pg_catalog") => {
-                name.as_ident().map(folded).ok_or_else(unsupported)?
-            }
-            _ => return Err(unsupported()),
-        };
-        let is_plain = function.filter.is_none()
-            && function.over.is_none()
-            && function.within_group.is_empty()
-            && function.null_treatment.is_none()
-            && function.parameters == ast::FunctionArguments::None;
-        let empty =
-            ast::FunctionArgumentList { duplicate_treatment: None, args: Vec::new(), clauses: Vec::new() };
-        let list = match &function.args {
-            ast::FunctionArguments::None => &empty,
-            ast::FunctionArguments::List(list) => list,
-            ast::FunctionArguments::Subquery(_) => return Err(unsupported()),
-        };
-        if !is_plain || !list.clauses.is_empty() {
-            return Err(unsupported());
-        }
-        let kind = match name.as_str() {
-            "count" => Some(AggregateKind::Count),
-            "sum" => Some(AggregateKind::Sum),
-            "avg" => Some(AggregateKind::Average),
-            "min" => Some(AggregateKind::Least),
-            "max" => Some(AggregateKind::Greatest),
-            _ => None,
-        };
-        if let Some(kind) = kind {
-            return self.aggregate(function, kind, list);
-        }
-        if list.duplicate_treatment.is_some() {
-            return Err(unsupported());
-        }
-        if matches!(name.as_str(), "nextval" | "currval" | "setval") {
-            return self.sequence(&name, function, list);
-        }
-        let mut arguments = Vec::new();
-        for argument in &list.args {
-            let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) = argument else {
-                return Err(unsupported());
-            };
-            arguments.push(self.bind(argument)?);
-        }
-        match name.as_str() {
-            "coalesce" if !arguments.is_empty() => {
-                let (all, of) = self.unified(arguments, "COALESCE")?;
-                Ok((Expr::Coalesce(all), of))
-            }
-            "current_timestamp" => self.call("now", arguments),
-            "localtimestamp" => {
-                let (now, of) = self.call("now", arguments)?;
-                let value = now.boxed();
-                let to = Type::Timestamp;
-                Ok((Expr::Cast { value, from: of, to, is_explicit: true }, to))
-            }
-            "current_date" => {
-                let (now, of) = self.call("now", arguments)?;
-                Ok((
-                    Expr::Cast { value: now.boxed(), from: of, to: Type::Date, is_explicit: true },
-                    Type::Date,
-                ))
-            }
-            "date_part" if arguments.len() == 2 => {
-                let value = arguments.remove(1);
-                self.part(&name, arguments.remove(0), value, false)
-            }
-            "user" | "current_role" => self.call("current_user", arguments),
-            "current_catalog" => self.call("current_database", arguments),
-            name => self.call(name, arguments),
-        }
-    }
-
     /// Binds a call that names a sequence, as text or as `regclass`.
     fn sequence(
         &self,
@@ -602,7 +641,7 @@ impl Scope<'_> {
             return Err(unsupported());
         };
         let slot = SequenceSlot::default();
-        self.parameters.sequences.borrow_mut().push((named_relation(named), slot.clone()));
+        self.parameters.sequences.borrow_mut().push((relation_of_text(named), slot.clone()));
         let call = match (name, rest) {
             ("nextval", []) => SequenceCall::Next,
             ("currval", []) => SequenceCall::Current,
@@ -618,70 +657,15 @@ impl Scope<'_> {
         };
         Ok((Expr::Sequence(slot, call), Type::Int8))
     }
-
-    fn aggregate(
-        &self,
-        function: &ast::Function,
-        kind: AggregateKind,
-        list: &ast::FunctionArgumentList,
-    ) -> Result<Typed> {
-        let Some(grouping) = self.grouping else {
-            let message = "aggregate functions are not allowed here";
-            return Err(SqlError::new(code::GROUPING_ERROR, message));
-        };
-        let before = grouping.by.len();
-        let known = grouping.aggregates.borrow().iter().position(|(known, ..)| known == function);
-        if let Some(at) = known {
-            let of = grouping.aggregates.borrow()[at].2;
-            return Ok((Expr::Column(before + at), of));
-        }
-        let inner = Scope { grouping: None, ..*self };
-        let argument = match &list.args[..] {
-            [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard)] if kind == AggregateKind::Count => {
-                None
-            }
-            [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument))] => Some(inner.bind(argument)?),
-            _ => return Err(SqlError::unsupported(format!("the call {function}"))),
-        };
-        let input = argument.as_ref().map_or(Type::Unknown, |(_, of)| *of);
-        let wrong = || {
-            let message = format!("function {}({}) does not exist", function.name, input.name());
-            SqlError::new(code::UNDEFINED_FUNCTION, message)
-        };
-        let result = match kind {
-            AggregateKind::Count => Type::Int8,
-            AggregateKind::Least | AggregateKind::Greatest => match input {
-                Type::Unknown => Type::Text,
-                Type::Bool | Type::Bytea | Type::Uuid => return Err(wrong()),
-                Type::Varchar(_) => Type::Text,
-                other => other,
-            },
-            AggregateKind::Sum => match input {
-                Type::Int2 | Type::Int4 => Type::Int8,
-                Type::Int8 | Type::Numeric(_) => Type::Numeric(None),
-                float if float.is_float() => float,
-                _ => return Err(wrong()),
-            },
-            AggregateKind::Average => match input {
-                float if float.is_float() => Type::Float8,
-                other if other.is_number() => Type::Numeric(None),
-                _ => return Err(wrong()),
-            },
-        };
-        let is_distinct = list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct);
-        let of = argument.map(|(expr, _)| expr);
-        let aggregate = Aggregate { kind, of, input, is_distinct };
-        let mut aggregates = grouping.aggregates.borrow_mut();
-        aggregates.push((function.clone(), aggregate, result));
-        Ok((Expr::Column(before + aggregates.len() - 1), result))
-    }
 }
 
-/// Returns the name of a relation in a text of SQL: folded, unless it is quoted.
-fn named_relation(text: &str) -> String {
-    let name = text.strip_prefix("public.").unwrap_or(text);
-    match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
-        Some(quoted) => quoted.to_owned(),
-        None => name.to_ascii_lowercase(),
-    }
+/// Returns whether a name is the word of SQL, which the parser does not know.
+fn is_current_schema(name: &ast::Ident) -> bool {
+    name.quote_style.is_none() && name.value.eq_ignore_ascii_case("current_schema")
+}
+
+/// The error for a relation that has no rows.
+pub(crate) fn wrong_kind(name: &str) -> SqlError {
+    let message = format!("cannot open relation \"{}\"", crate::catalog::shown(name));
+    SqlError::new("42809", message)
 }

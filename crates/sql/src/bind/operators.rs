@@ -22,7 +22,7 @@ impl Scope<'_> {
         self.paired(self.bind(one)?, self.bind(other)?, operator)
     }
 
-    fn paired(&self, one: Typed, other: Typed, operator: &str) -> Result<(Expr, Expr, Type)> {
+    pub(super) fn paired(&self, one: Typed, other: Typed, operator: &str) -> Result<(Expr, Expr, Type)> {
         let Some(mut common) = one.1.common(other.1).filter(|common| *common != Type::Json) else {
             return Err(no_binary(operator, one.1, other.1));
         };

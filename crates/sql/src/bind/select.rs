@@ -1,16 +1,22 @@
 //! Queries: what they read, in which way, and what they return.
 
-use std::{cell::RefCell, rc::Rc};
-
 use plexus_store::RowLock;
-use sqlparser::ast::{self, SetExpr};
+use sqlparser::ast;
 
-use super::{Aggregate, AggregateKind, Grouping, Parameters, Scope, ScopeColumn, Typed, coerce};
+use super::{
+    Around, Scope, Typed,
+    aggregates::{Aggregate, AggregateKind, GroupKey, Grouping},
+    calls::special_name,
+    coerce,
+    from::{self, Source},
+    paths::{order_path, path_order, place},
+    sets::SetCall,
+    windows::{Calls, WindowCall},
+};
 use crate::{
-    catalog::{Table, undefined},
     error::{Result, SqlError, code},
-    expr::{Comparison, Expr},
-    parse::{WEAKER_LOCK, folded, relation},
+    expr::Expr,
+    parse::{WEAKER_LOCK, folded, simple},
     spool::Direction,
     types::Type,
 };
@@ -50,16 +56,48 @@ pub(crate) struct Select {
     pub(crate) output: Vec<Expr>,
     pub(crate) columns: Vec<ResultColumn>,
     pub(crate) order: Vec<OrderKey>,
+    /// The window functions, whose values follow those of the row or group, and the functions that
+    /// return rows, whose values follow these.
+    pub(crate) windows: Vec<WindowCall>,
+    pub(crate) sets: Vec<SetCall>,
+    /// The number of values of a row, or of a group.
+    pub(crate) width: usize,
     pub(crate) is_distinct: bool,
+    /// DISTINCT ON: of the rows with these values only the first stays.
+    pub(crate) distinct_on: Vec<Expr>,
     pub(crate) limit: Option<Expr>,
     pub(crate) offset: Option<Expr>,
     /// Rows are locked until the end of the transaction.
     pub(crate) locks: Option<Locking>,
 }
 
+impl Select {
+    /// Returns a query for all rows of sources.
+    pub(crate) fn of(sources: Vec<Source>, columns: Vec<ResultColumn>) -> Self {
+        Self {
+            sources,
+            constant: Vec::new(),
+            groups: None,
+            output: (0..columns.len()).map(Expr::Column).collect(),
+            width: columns.len(),
+            columns,
+            order: Vec::new(),
+            windows: Vec::new(),
+            sets: Vec::new(),
+            is_distinct: false,
+            distinct_on: Vec::new(),
+            limit: None,
+            offset: None,
+            locks: None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Groups {
     pub(crate) by: Vec<Expr>,
+    /// For each set of GROUPING SETS the values by which it groups; one of all without them.
+    pub(crate) sets: Vec<Vec<bool>>,
     pub(crate) aggregates: Vec<Aggregate>,
     pub(crate) having: Option<Expr>,
     /// Without GROUP BY there is one group, also of no rows.
@@ -68,324 +106,15 @@ pub(crate) struct Groups {
     pub(crate) is_first: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OrderKey {
     pub(crate) by: Expr,
     pub(crate) direction: Direction,
 }
 
-/// A table of a query. Its columns follow those of the sources before it in rows.
-#[derive(Debug)]
-pub(crate) struct Source {
-    pub(crate) table: Rc<Table>,
-    pub(crate) path: Path,
-    /// Conditions of rows that have the columns up to this source.
-    pub(crate) conditions: Vec<Expr>,
-    /// For a left join: conditions without which the row has NULL here.
-    pub(crate) outer: Option<Vec<Expr>>,
-}
-
-/// The way to the rows of a table.
-#[derive(Debug, Default)]
-pub(crate) struct Path {
-    /// The index; `None`: the order of the rows themselves.
-    pub(crate) index: Option<usize>,
-    /// The values of the first columns of the key.
-    pub(crate) prefix: Vec<Expr>,
-    /// The bounds of the next column; true if the value itself belongs to it.
-    pub(crate) lower: Option<(Expr, bool)>,
-    pub(crate) upper: Option<(Expr, bool)>,
-    /// The columns of the key.
-    pub(crate) columns: Vec<usize>,
-    /// The rows come from the last one to the first one.
-    pub(crate) is_backward: bool,
-    /// It leads to no row with NULL in the column behind the equal ones.
-    pub(crate) skips_null: bool,
-}
-
-impl Path {
-    /// Returns true if it leads to at most one row, by its primary key.
-    pub(crate) fn is_point(&self, table: &Table) -> bool {
-        self.index.is_none()
-            && table.primary.as_ref().is_some_and(|primary| primary.columns.len() == self.prefix.len())
-    }
-
-    /// Returns true if it leads to rows in the order of these columns, those with equal values in
-    /// any order.
-    fn orders(&self, wanted: &[usize]) -> bool {
-        let (equal, rest) = self.columns.split_at(self.prefix.len());
-        let mut rest = rest.iter();
-        wanted.iter().all(|column| equal.contains(column) || rest.next() == Some(column))
-    }
-
-    /// Returns true if it does not depend on sources before it.
-    pub(crate) fn is_constant(&self) -> bool {
-        let mut is_constant = true;
-        let bounds = [&self.lower, &self.upper].into_iter().flatten().map(|(bound, _)| bound);
-        self.prefix.iter().chain(bounds).for_each(|expr| expr.columns(&mut |_| is_constant = false));
-        is_constant
-    }
-}
-
 /// Refuses a part of a statement that is there.
 pub(crate) fn refuse(is_there: bool, what: &str) -> Result<()> {
     if is_there { Err(SqlError::unsupported(what)) } else { Ok(()) }
-}
-
-/// Returns the names of the tables that a query reads.
-pub(crate) fn tables_of(query: &ast::Query) -> Result<Vec<String>> {
-    match &*query.body {
-        SetExpr::Select(select) => from_tables(&select.from),
-        _ => Ok(Vec::new()),
-    }
-}
-
-pub(crate) fn from_tables(from: &[ast::TableWithJoins]) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for table in from {
-        names.push(factor(&table.relation)?.0);
-        for join in &table.joins {
-            names.push(factor(&join.relation)?.0);
-        }
-    }
-    Ok(names)
-}
-
-/// Returns the name of a table in FROM, and its alias.
-fn factor(factor: &ast::TableFactor) -> Result<(String, String)> {
-    let ast::TableFactor::Table {
-        name,
-        alias,
-        args: None,
-        with_hints,
-        version: None,
-        with_ordinality: false,
-        partitions,
-        json_path: None,
-        sample: None,
-        index_directives,
-        inheritance: None,
-    } = factor
-    else {
-        return Err(SqlError::unsupported(format!("{factor} in FROM")));
-    };
-    refuse(
-        !with_hints.is_empty() || !partitions.is_empty() || !index_directives.is_empty(),
-        "this FROM clause",
-    )?;
-    let name = relation(name)?;
-    let alias = match alias {
-        None => name.clone(),
-        Some(ast::TableAlias { name, columns, .. }) => {
-            refuse(!columns.is_empty(), "an alias with columns")?;
-            folded(name)
-        }
-    };
-    Ok((name, alias))
-}
-
-/// The tables of FROM, their columns, and the conditions of their joins.
-#[derive(Default)]
-struct From {
-    tables: Vec<(Rc<Table>, usize)>,
-    columns: Vec<ScopeColumn>,
-    /// Conditions of inner joins.
-    conditions: Vec<ast::Expr>,
-    /// For each table: the condition of its left join.
-    outer: Vec<Option<ast::Expr>>,
-}
-
-impl From {
-    fn add(&mut self, tables: &[Rc<Table>], of: &ast::TableFactor, outer: Option<ast::Expr>) -> Result<()> {
-        let (name, alias) = factor(of)?;
-        let table = tables.iter().find(|table| table.name == name).ok_or_else(|| undefined(&name))?;
-        if self.columns.iter().any(|column| column.table == alias) {
-            let message = format!("table name \"{alias}\" specified more than once");
-            return Err(SqlError::new(code::DUPLICATE_ALIAS, message));
-        }
-        self.tables.push((table.clone(), self.columns.len()));
-        self.outer.push(outer);
-        self.columns.extend(scope_of(table, &alias));
-        Ok(())
-    }
-}
-
-/// Returns the columns of a table under an alias.
-pub(crate) fn scope_of(table: &Table, alias: &str) -> Vec<ScopeColumn> {
-    let scoped = table.columns.iter().map(|column| ScopeColumn {
-        table: alias.to_owned(),
-        name: column.name.clone(),
-        of: column.of,
-    });
-    scoped.collect()
-}
-
-fn bind_from(tables: &[Rc<Table>], from: &[ast::TableWithJoins]) -> Result<From> {
-    use ast::{JoinConstraint as C, JoinOperator as J};
-    let mut bound = From::default();
-    for ast::TableWithJoins { relation, joins } in from {
-        bound.add(tables, relation, None)?;
-        for join in joins {
-            match &join.join_operator {
-                J::CrossJoin(C::None) => bound.add(tables, &join.relation, None)?,
-                J::Join(C::On(on)) | J::Inner(C::On(on)) => {
-                    bound.add(tables, &join.relation, None)?;
-                    bound.conditions.push(on.clone());
-                }
-                J::Left(C::On(on)) | J::LeftOuter(C::On(on)) => {
-                    bound.add(tables, &join.relation, Some(on.clone()))?;
-                }
-                _ => return Err(SqlError::unsupported(format!("the join {join}"))),
-            }
-        }
-    }
-    Ok(bound)
-}
-
-/// Splits a condition at its ANDs.
-fn conjuncts(expr: Expr, into: &mut Vec<Expr>) {
-    match expr {
-        Expr::And(all) => all.into_iter().for_each(|one| conjuncts(one, into)),
-        one => into.push(one),
-    }
-}
-
-/// Returns the number of sources that a condition needs.
-fn needs(expr: &Expr, offsets: &[usize]) -> usize {
-    let mut last = None;
-    expr.columns(&mut |column| last = last.max(Some(column)));
-    last.map_or(0, |column| offsets.iter().filter(|offset| **offset <= column).count())
-}
-
-/// A condition `column comparison value`, where the value needs only the sources before.
-struct Bound {
-    column: usize,
-    comparison: Comparison,
-    value: Expr,
-}
-
-fn bound_of(expr: &Expr, offset: usize, table: &Table) -> Option<Bound> {
-    let Expr::Compare(comparison, one, other) = expr else { return None };
-    // Integers of all lengths have the same keys.
-    let column = |expr: &Expr| match expr {
-        Expr::Column(column) => Some(*column),
-        Expr::Cast { value, from, to, .. } if from.is_integer() && to.is_integer() => match **value {
-            Expr::Column(column) => Some(column),
-            _ => None,
-        },
-        _ => None,
-    };
-    let own = |column: &usize| (offset..offset + table.columns.len()).contains(column);
-    let is_earlier = |expr: &Expr| {
-        let mut is_earlier = true;
-        expr.columns(&mut |column| is_earlier &= column < offset);
-        is_earlier
-    };
-    let sides = [(one, *comparison, other), (other, comparison.exchanged(), one)];
-    sides.into_iter().find_map(|(side, comparison, value)| {
-        let column = column(side).filter(own).filter(|_| is_earlier(value))?;
-        Some(Bound { column: column - offset, comparison, value: (**value).clone() })
-    })
-}
-
-/// Chooses the way to a table's rows for conditions that are needed for each of them.
-pub(crate) fn choose_path(table: &Table, offset: usize, conditions: &[Expr]) -> Path {
-    let bounds: Vec<Bound> = conditions.iter().filter_map(|expr| bound_of(expr, offset, table)).collect();
-    let path_of = |index: Option<usize>, columns: &[usize]| {
-        let equal = |column: &usize| {
-            bounds.iter().find(|bound| bound.column == *column && bound.comparison == Comparison::Equal)
-        };
-        let prefix: Vec<Expr> = columns.iter().map_while(equal).map(|bound| bound.value.clone()).collect();
-        let find = |open, closed| {
-            let column = columns.get(prefix.len())?;
-            let is_it = |bound: &&Bound| {
-                bound.column == *column && (bound.comparison == open || bound.comparison == closed)
-            };
-            bounds.iter().find(is_it).map(|bound| (bound.value.clone(), bound.comparison == closed))
-        };
-        let lower = find(Comparison::Greater, Comparison::GreaterOrEqual);
-        let upper = find(Comparison::Less, Comparison::LessOrEqual);
-        Path { index, prefix, lower, upper, columns: columns.to_vec(), ..Path::default() }
-    };
-    // The most equal columns, then a range, then the rows themselves.
-    let worth = |path: &Path| {
-        let ranges = usize::from(path.lower.is_some()) + usize::from(path.upper.is_some());
-        let columns = path.index.map_or(0, |index| usize::from(table.indexes[index].is_unique));
-        (path.prefix.len(), ranges, path.index.is_none(), columns)
-    };
-    let primary = table.primary.as_ref().map(|primary| path_of(None, &primary.columns));
-    let indexes = table.indexes.iter().enumerate().map(|(at, index)| path_of(Some(at), &index.columns));
-    let useful = |path: &Path| !path.prefix.is_empty() || path.lower.is_some() || path.upper.is_some();
-    primary.into_iter().chain(indexes).filter(useful).max_by_key(worth).unwrap_or_default()
-}
-
-/// Lets a table's rows come in the order of columns, if its path or an index allows that. Another
-/// path than that of the conditions is for queries that need only the first rows.
-fn order_path(source: &mut Source, wanted: &[usize], is_backward: bool, needs_first: bool) -> bool {
-    let table = &source.table;
-    if !source.path.orders(wanted) {
-        let is_free =
-            source.path.prefix.is_empty() && source.path.lower.is_none() && source.path.upper.is_none();
-        let path = |index: Option<usize>, columns: &[usize]| Path {
-            index,
-            columns: columns.to_vec(),
-            ..Path::default()
-        };
-        let primary = table.primary.iter().map(|primary| path(None, &primary.columns));
-        let indexes = table.indexes.iter().enumerate().map(|(at, index)| path(Some(at), &index.columns));
-        let mut paths = primary.chain(indexes.filter(|_| needs_first)).filter(|path| path.orders(wanted));
-        match paths.next().filter(|_| is_free) {
-            Some(path) => source.path = path,
-            None => return false,
-        }
-    }
-    source.path.is_backward = is_backward;
-    true
-}
-
-/// Returns the columns of an order in which one path can lead to rows, and whether it leads
-/// backward.
-fn path_order(order: &[OrderKey]) -> Option<(Vec<usize>, bool)> {
-    let is_backward = order.first()?.direction.is_descending;
-    // NULL is the highest value of a key.
-    let direction = Direction { is_descending: is_backward, nulls_first: is_backward };
-    let column = |key: &OrderKey| match key.by {
-        Expr::Column(column) if key.direction == direction => Some(column),
-        _ => None,
-    };
-    Some((order.iter().map(column).collect::<Option<_>>()?, is_backward))
-}
-
-/// Returns the source of a statement that changes rows of one table.
-pub(crate) fn single_source(table: &Rc<Table>, condition: Option<Expr>) -> Source {
-    let mut conditions = Vec::new();
-    condition.into_iter().for_each(|condition| conjuncts(condition, &mut conditions));
-    let path = choose_path(table, 0, &conditions);
-    Source { table: table.clone(), path, conditions, outer: None }
-}
-
-/// Distributes conditions over sources.
-fn place(from: &From, scope: &Scope<'_>, mut conditions: Vec<Expr>) -> Result<(Vec<Source>, Vec<Expr>)> {
-    let offsets: Vec<usize> = from.tables.iter().map(|(_, offset)| *offset).collect();
-    let constant = conditions.extract_if(.., |expr| needs(expr, &offsets) == 0).collect();
-    let mut sources = Vec::new();
-    for (at, (table, offset)) in from.tables.iter().enumerate() {
-        let here: Vec<Expr> = conditions.extract_if(.., |expr| needs(expr, &offsets) <= at + 1).collect();
-        let outer = match &from.outer[at] {
-            None => None,
-            Some(on) => {
-                let mut parts = Vec::new();
-                conjuncts(scope.condition(on, "JOIN/ON")?, &mut parts);
-                if parts.iter().any(|part| needs(part, &offsets) > at + 1) {
-                    return Err(SqlError::unsupported("a join condition about later tables"));
-                }
-                Some(parts)
-            }
-        };
-        let path = choose_path(table, *offset, outer.as_ref().unwrap_or(&here));
-        sources.push(Source { table: table.clone(), path, conditions: here, outer });
-    }
-    Ok((sources, constant))
 }
 
 /// Returns the name of a result column without alias.
@@ -441,10 +170,19 @@ fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
             let named = else_result.as_deref().and_then(found_name);
             named.filter(|(_, is_strong)| *is_strong).or(Some(("case".into(), false)))
         }
+        E::Subquery(query) => match &*query.body {
+            ast::SetExpr::Select(select) => match select.projection.first()? {
+                ast::SelectItem::UnnamedExpr(expr) => found_name(expr),
+                ast::SelectItem::ExprWithAlias { alias, .. } => Some((folded(alias), true)),
+                _ => None,
+            },
+            _ => None,
+        },
+        E::Exists { negated: false, .. } => Some(("exists".into(), true)),
         E::Substring { shorthand, .. } => {
             Some((if *shorthand { "substr" } else { "substring" }.into(), true))
         }
-        _ => None,
+        other => special_name(other).map(|name| (name.to_owned(), true)),
     }
 }
 
@@ -455,12 +193,11 @@ pub(crate) fn bind_items(
 ) -> Result<(Vec<Expr>, Vec<ResultColumn>, Vec<Option<ast::Expr>>)> {
     let (mut output, mut columns, mut originals) = (Vec::new(), Vec::new(), Vec::new());
     let mut add = |(expr, of): Typed, name: String, original: Option<&ast::Expr>| -> Result<()> {
-        let of = if of == Type::Unknown { Type::Text } else { of };
-        let expr = if matches!(expr, Expr::Parameter(_)) {
-            coerce((expr, Type::Unknown), of, scope.parameters, false)?
-        } else {
-            expr
-        };
+        // A literal keeps its open type: that of a set operation or of a column may come.
+        let is_parameter = of == Type::Unknown && matches!(expr, Expr::Parameter(_));
+        let of = if is_parameter { Type::Text } else { of };
+        let expr =
+            if is_parameter { coerce((expr, Type::Unknown), of, scope.parameters, false)? } else { expr };
         output.push(expr);
         columns.push(ResultColumn { name, of });
         originals.push(original.cloned());
@@ -478,27 +215,23 @@ pub(crate) fn bind_items(
                     let message = "SELECT * with no tables specified is not valid";
                     return Err(SqlError::new(code::SYNTAX_ERROR, message));
                 }
-                for column in scope.columns {
-                    let name = ast::Expr::CompoundIdentifier(vec![
-                        ast::Ident::with_quote('"', &column.table),
-                        ast::Ident::with_quote('"', &column.name),
-                    ]);
-                    add(scope.bind(&name)?, column.name.clone(), None)?;
+                for (at, column) in scope.columns.iter().enumerate().filter(|(_, column)| !column.is_hidden) {
+                    add(scope.value_of(at)?, column.name.clone(), None)?;
                 }
             }
             ast::SelectItem::QualifiedWildcard(
                 ast::SelectItemQualifiedWildcardKind::ObjectName(name),
                 options,
             ) if *options == plain => {
-                let table = relation(name)?;
+                let table = simple(name)?;
                 let mut is_there = false;
-                for column in scope.columns.iter().filter(|column| column.table == table) {
-                    is_there = true;
-                    let name = ast::Expr::CompoundIdentifier(vec![
-                        ast::Ident::with_quote('"', &column.table),
-                        ast::Ident::with_quote('"', &column.name),
-                    ]);
-                    add(scope.bind(&name)?, column.name.clone(), None)?;
+                for (at, column) in scope.columns.iter().enumerate() {
+                    // A column of USING stands for the hidden one of its table.
+                    let is_merged = column.is_merged;
+                    if column.table == table && !is_merged {
+                        is_there = true;
+                        add(scope.value_of(at)?, column.name.clone(), None)?;
+                    }
                 }
                 if !is_there {
                     let message = format!("missing FROM-clause entry for table \"{table}\"");
@@ -511,21 +244,14 @@ pub(crate) fn bind_items(
     Ok((output, columns, originals))
 }
 
-/// Refuses all clauses of a query that are not handled here, by comparison with one that has none.
-fn check_clauses(query: &ast::Query, select: &ast::Select) -> Result<()> {
-    let mut rest = select.clone();
-    rest.projection.clear();
-    rest.from.clear();
-    rest.selection = None;
-    rest.having = None;
-    rest.group_by = ast::GroupByExpr::Expressions(Vec::new(), Vec::new());
-    rest.distinct = rest.distinct.filter(|distinct| !matches!(distinct, ast::Distinct::Distinct));
+/// Refuses the clauses of a query that are not handled here.
+pub(crate) fn check_query(query: &ast::Query) -> Result<()> {
     let ast::Query {
-        with: None,
+        with: _,
         body: _,
         order_by: _,
         limit_clause: _,
-        fetch: None,
+        fetch: _,
         locks: _,
         for_clause: None,
         settings: None,
@@ -533,121 +259,128 @@ fn check_clauses(query: &ast::Query, select: &ast::Select) -> Result<()> {
         pipe_operators,
     } = query
     else {
-        return Err(SqlError::unsupported("a query with WITH, FETCH or FOR"));
+        return Err(SqlError::unsupported("this form of a query"));
     };
-    refuse(!pipe_operators.is_empty(), "a query with pipes")?;
+    refuse(!pipe_operators.is_empty(), "a query with pipes")
+}
+
+/// Refuses the clauses of SELECT that are not handled here, by comparison with one that has none.
+fn check_select(select: &ast::Select) -> Result<()> {
+    let mut rest = select.clone();
+    rest.projection.clear();
+    rest.from.clear();
+    rest.selection = None;
+    rest.having = None;
+    rest.group_by = ast::GroupByExpr::Expressions(Vec::new(), Vec::new());
+    rest.distinct = None;
+    rest.named_window.clear();
     let text = rest.to_string();
     refuse(text.trim() != "SELECT", &format!("the query clause {}", text.trim_start_matches("SELECT").trim()))
 }
 
-/// Binds a query over these tables.
-pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parameters) -> Result<Select> {
-    let SetExpr::Select(select) = &*query.body else {
-        return Err(SqlError::unsupported("a query that is not a plain SELECT"));
-    };
-    check_clauses(query, select)?;
-    let from = bind_from(tables, &select.from)?;
-    let scope = Scope { columns: &from.columns, parameters, grouping: None };
-    let mut conditions = Vec::new();
-    for on in &from.conditions {
-        conjuncts(scope.condition(on, "JOIN/ON")?, &mut conditions);
-    }
-    if let Some(condition) = &select.selection {
-        conjuncts(scope.condition(condition, "WHERE")?, &mut conditions);
-    }
-    let (mut sources, constant) = place(&from, &scope, conditions)?;
-
-    // Groups.
-    let ast::GroupByExpr::Expressions(by, modifiers) = &select.group_by else {
-        return Err(SqlError::unsupported("GROUP BY ALL"));
-    };
-    refuse(!modifiers.is_empty(), "this form of GROUP BY")?;
-    let mut grouped = Vec::new();
-    let mut keys = Vec::new();
-    for expr in by {
-        let expr = position(expr, &select.projection)?.unwrap_or(expr);
-        let (bound, of) = scope.bind(expr)?;
-        keys.push(bound);
-        grouped.push((expr.clone(), of));
-    }
-    let grouping = Grouping { by: &grouped, aggregates: RefCell::default() };
-    let is_aggregate = |error: &SqlError| error.code == code::GROUPING_ERROR;
-    let has_groups = !by.is_empty()
-        || select.having.is_some()
-        || bind_items(&scope, &select.projection).is_err_and(|error| is_aggregate(&error));
-    let scope = if has_groups { Scope { grouping: Some(&grouping), ..scope } } else { scope };
-    let (output, columns, originals) = bind_items(&scope, &select.projection)?;
-    let having = select.having.as_ref().map(|having| scope.condition(having, "HAVING")).transpose()?;
-
-    let is_distinct = select.distinct.is_some();
-    let mut order = Vec::new();
-    let keys_of = match &query.order_by {
-        None => &[][..],
-        Some(ast::OrderBy { kind: ast::OrderByKind::Expressions(keys), interpolate: None }) => &keys[..],
+/// Binds the order of a query. The columns of `select` are bound, `originals` are their texts.
+pub(crate) fn bind_order(
+    select: &mut Select,
+    query: &ast::Query,
+    scope: &Scope<'_>,
+    originals: &[Option<ast::Expr>],
+) -> Result<()> {
+    let keys = match &query.order_by {
+        None => return Ok(()),
+        Some(ast::OrderBy { kind: ast::OrderByKind::Expressions(keys), interpolate: None }) => keys,
         Some(other) => return Err(SqlError::unsupported(other)),
     };
-    for key in keys_of {
-        refuse(key.with_fill.is_some(), "WITH FILL")?;
-        // A name of the result, a position, or an expression of the rows.
-        let named = match &key.expr {
-            ast::Expr::Identifier(name) => columns.iter().position(|column| column.name == folded(name)),
-            _ => None,
-        };
-        let is_same =
-            |one: usize, other: usize| format!("{:?}", output[one]) == format!("{:?}", output[other]);
-        let is_named = |one: usize, other: usize| columns[one].name == columns[other].name;
-        if let Some(at) = named
-            && (at + 1..columns.len()).any(|other| is_named(at, other) && !is_same(at, other))
-        {
-            let message = format!("ORDER BY \"{}\" is ambiguous", columns[at].name);
-            return Err(SqlError::new(code::AMBIGUOUS_COLUMN, message));
-        }
-        let at = match named {
-            Some(at) => Some(at),
-            None => match number(&key.expr) {
-                Some(at) if (1..=output.len()).contains(&at) => Some(at - 1),
-                Some(at) => {
-                    let message = format!("ORDER BY position {at} is not in select list");
-                    return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
-                }
-                None => originals.iter().position(|original| original.as_ref() == Some(&key.expr)),
-            },
-        };
-        let by = match at {
-            Some(at) => output[at].clone(),
-            None if is_distinct => {
+    for key in keys {
+        let by = match result_column(&key.expr, &select.output, &select.columns, originals)? {
+            Some(at) => select.output[at].clone(),
+            None if select.is_distinct => {
                 let message = "for SELECT DISTINCT, ORDER BY expressions must appear in select list";
                 return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
             }
             None => scope.bind(&key.expr)?.0,
         };
-        let is_descending = match &key.options.sort {
-            None | Some(ast::OrderBySort::Asc) => false,
-            Some(ast::OrderBySort::Desc) => true,
-            Some(_) => return Err(SqlError::unsupported("ORDER BY USING")),
-        };
-        let nulls_first = key.options.nulls_first.unwrap_or(is_descending);
-        order.push(OrderKey { by, direction: Direction { is_descending, nulls_first } });
+        select.order.push(OrderKey { by, direction: direction_of(key)? });
     }
-    let (mut limit, mut offset) = (None, None);
-    let none = Scope { columns: &[], parameters, grouping: None };
-    let count = |expr: &ast::Expr| coerce(none.bind(expr)?, Type::Int8, parameters, false);
+    Ok(())
+}
+
+/// Returns the column of a result that a key of ORDER BY means: by its name, its place, or as the
+/// same expression.
+fn result_column(
+    key: &ast::Expr,
+    output: &[Expr],
+    columns: &[ResultColumn],
+    originals: &[Option<ast::Expr>],
+) -> Result<Option<usize>> {
+    let named = match key {
+        ast::Expr::Identifier(name) => columns.iter().position(|column| column.name == folded(name)),
+        _ => None,
+    };
+    let is_same = |one: usize, other: usize| format!("{:?}", output[one]) == format!("{:?}", output[other]);
+    let is_named = |one: usize, other: usize| columns[one].name == columns[other].name;
+    if let Some(at) = named
+        && (at + 1..columns.len()).any(|other| is_named(at, other) && !is_same(at, other))
+    {
+        let message = format!("ORDER BY \"{}\" is ambiguous", columns[at].name);
+        return Err(SqlError::new(code::AMBIGUOUS_COLUMN, message));
+    }
+    match (named, number(key)) {
+        (Some(at), _) => Ok(Some(at)),
+        (None, Some(at)) if (1..=output.len()).contains(&at) => Ok(Some(at - 1)),
+        (None, Some(at)) => {
+            let message = format!("ORDER BY position {at} is not in select list");
+            Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message))
+        }
+        (None, None) => Ok(originals.iter().position(|original| original.as_ref() == Some(key))),
+    }
+}
+
+/// Returns the direction of a key of ORDER BY.
+pub(crate) fn direction_of(key: &ast::OrderByExpr) -> Result<Direction> {
+    refuse(key.with_fill.is_some(), "WITH FILL")?;
+    let is_descending = match &key.options.sort {
+        None | Some(ast::OrderBySort::Asc) => false,
+        Some(ast::OrderBySort::Desc) => true,
+        Some(_) => return Err(SqlError::unsupported("ORDER BY USING")),
+    };
+    let nulls_first = key.options.nulls_first.unwrap_or(is_descending);
+    Ok(Direction { is_descending, nulls_first })
+}
+
+/// Binds LIMIT, OFFSET and FETCH.
+pub(crate) fn bind_limit(select: &mut Select, query: &ast::Query, around: Around<'_>) -> Result<()> {
+    let none = Scope { parent: around.parent, with: around.with, ..Scope::new(&[], around.parameters) };
+    let count = |expr: &ast::Expr| coerce(none.bind(expr)?, Type::Int8, around.parameters, false);
     match &query.limit_clause {
         None => {}
         Some(ast::LimitClause::LimitOffset { limit: most, offset: first, limit_by }) => {
             refuse(!limit_by.is_empty(), "LIMIT BY")?;
-            limit = most.as_ref().map(count).transpose()?;
-            offset = first.as_ref().map(|first| count(&first.value)).transpose()?;
+            select.limit = most.as_ref().map(count).transpose()?;
+            select.offset = first.as_ref().map(|first| count(&first.value)).transpose()?;
         }
         Some(ast::LimitClause::OffsetCommaLimit { .. }) => {
             return Err(SqlError::unsupported("LIMIT with a comma"));
         }
     }
-    let mut locks: Option<Locking> = None;
+    if let Some(fetch) = &query.fetch {
+        refuse(fetch.with_ties || fetch.percent, "FETCH with TIES or PERCENT")?;
+        let one = ast::Expr::value(ast::Value::Number("1".into(), false));
+        select.limit = Some(count(fetch.quantity.as_ref().unwrap_or(&one))?);
+    }
+    Ok(())
+}
+
+/// Binds the locks of a query on the rows of its only table.
+fn bind_locks(select: &mut Select, query: &ast::Query) -> Result<()> {
+    let is_single = select.groups.is_none()
+        && !select.is_distinct
+        && select.distinct_on.is_empty()
+        && select.windows.is_empty()
+        && select.sets.is_empty()
+        && matches!(&select.sources[..], [source] if source.table().is_some());
     for lock in &query.locks {
         let is_weaker = lock.of.as_ref().is_some_and(|of| of.to_string() == format!("\"{WEAKER_LOCK}\""));
-        let is_plain = (lock.of.is_none() || is_weaker) && !has_groups && !is_distinct && sources.len() == 1;
-        refuse(!is_plain, &format!("the clause {lock}"))?;
+        refuse(lock.of.is_some() && !is_weaker || !is_single, &format!("the clause {lock}"))?;
         let strength = match (&lock.lock_type, is_weaker) {
             (ast::LockType::Update, false) => RowLock::Update,
             (ast::LockType::Update, true) => RowLock::NoKeyUpdate,
@@ -655,42 +388,209 @@ pub(crate) fn bind(query: &ast::Query, tables: &[Rc<Table>], parameters: &Parame
             (ast::LockType::Share, true) => RowLock::KeyShare,
         };
         let busy = match lock.nonblock {
-            None => locks.map_or(Busy::Waits, |locks| locks.busy),
+            None => select.locks.map_or(Busy::Waits, |locks| locks.busy),
             Some(ast::NonBlock::Nowait) => Busy::Fails,
             Some(ast::NonBlock::SkipLocked) => Busy::Skips,
         };
-        let strength = locks.map_or(strength, |locks| locks.strength.max(strength));
-        locks = Some(Locking { strength, busy });
+        let strength = select.locks.map_or(strength, |locks| locks.strength.max(strength));
+        select.locks = Some(Locking { strength, busy });
     }
-    let groups = has_groups.then(|| {
-        let aggregates =
-            grouping.aggregates.borrow().iter().map(|(_, aggregate, _)| aggregate.clone()).collect();
-        Groups { by: keys, aggregates, having, is_one: by.is_empty(), is_first: false }
-    });
-    let mut groups = groups;
-    if let [source] = &mut sources[..] {
-        let needs_first = limit.is_some() && locks.is_none() && !is_distinct;
-        match &mut groups {
-            None => {
-                if let Some((columns, is_backward)) = path_order(&order)
-                    && order_path(source, &columns, is_backward, needs_first)
-                {
-                    order.clear();
-                }
+    Ok(())
+}
+
+/// The sets of values by which a query groups.
+struct GroupedBy {
+    keys: Vec<GroupKey>,
+    sets: Vec<Vec<usize>>,
+}
+
+/// Binds GROUP BY: all its expressions, and the sets of GROUPING SETS, ROLLUP and CUBE.
+fn bind_grouped(select: &ast::Select, scope: &Scope<'_>) -> Result<GroupedBy> {
+    let ast::GroupByExpr::Expressions(by, modifiers) = &select.group_by else {
+        return Err(SqlError::unsupported("GROUP BY ALL"));
+    };
+    refuse(!modifiers.is_empty(), "this form of GROUP BY")?;
+    let mut grouped = GroupedBy { keys: Vec::new(), sets: vec![Vec::new()] };
+    let mut key = |expr: &ast::Expr| -> Result<usize> {
+        let original = position(expr, &select.projection, scope)?.unwrap_or(expr);
+        if let Some(known) = grouped.keys.iter().position(|key| key.original == *original) {
+            return Ok(known);
+        }
+        let (expr, of) = scope.bind(original)?;
+        grouped.keys.push(GroupKey { original: original.clone(), expr, of });
+        Ok(grouped.keys.len() - 1)
+    };
+    for expr in by {
+        let mut keys = |all: &[Vec<ast::Expr>]| -> Result<Vec<Vec<usize>>> {
+            all.iter().map(|set| set.iter().map(&mut key).collect()).collect()
+        };
+        let added: Vec<Vec<usize>> = match expr {
+            ast::Expr::GroupingSets(all) => keys(all)?,
+            ast::Expr::Rollup(all) => {
+                let all = keys(all)?;
+                (0..=all.len()).rev().map(|count| all[..count].concat()).collect()
             }
-            Some(Groups { by, aggregates, is_first, .. }) if by.is_empty() => {
-                if let [Aggregate { kind, of: Some(Expr::Column(column)), .. }] = aggregates[..]
-                    && matches!(kind, AggregateKind::Least | AggregateKind::Greatest)
-                {
-                    *is_first = order_path(source, &[column], kind == AggregateKind::Greatest, true);
-                    let path = &mut source.path;
-                    path.skips_null = *is_first && path.columns.get(path.prefix.len()) == Some(&column);
-                }
+            ast::Expr::Cube(all) => {
+                let all = keys(all)?;
+                refuse(all.len() > 12, "CUBE with more than 12 elements")?;
+                let count = all.len();
+                let of_set = |set: usize| -> Vec<usize> {
+                    let chosen = (0..count).filter(|at| set >> (count - 1 - at) & 1 == 0);
+                    chosen.flat_map(|at| all[at].clone()).collect()
+                };
+                (0..1usize << count).map(of_set).collect()
             }
-            Some(_) => {}
+            // The empty set.
+            ast::Expr::Tuple(all) if all.is_empty() => vec![Vec::new()],
+            ast::Expr::Tuple(all) => keys(std::slice::from_ref(all))?,
+            plain => vec![vec![key(plain)?]],
+        };
+        let both = |one: &Vec<usize>| {
+            let one = one.clone();
+            added.iter().map(move |other| [&one[..], other].concat()).collect::<Vec<_>>()
+        };
+        grouped.sets = grouped.sets.iter().flat_map(both).collect();
+        refuse(grouped.sets.len() > 4096, "GROUP BY with more than 4,096 sets")?;
+    }
+    Ok(grouped)
+}
+
+/// Binds SELECT, with the order and limits of `query`.
+pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Around<'_>) -> Result<Select> {
+    query.map_or(Ok(()), check_query)?;
+    check_select(select)?;
+    let mut from = from::bind(&select.from, around)?;
+    let calls = Calls::new(&select.named_window);
+    let columns = std::mem::take(&mut from.columns);
+    let rows = Scope { parent: around.parent, with: around.with, ..Scope::new(&columns, around.parameters) };
+    let mut conditions = from.conditions;
+    if let Some(condition) = &select.selection {
+        from::conjuncts(rows.condition(condition, "WHERE")?, &mut conditions);
+    }
+    let mut sources = from.sources;
+    let constant = place(&mut sources, conditions);
+    let width = sources.iter().map(|source| source.width).sum();
+
+    let GroupedBy { keys, sets } = bind_grouped(select, &rows)?;
+    let grouping = Grouping::new(&keys, &sources, sets.len() == 1);
+    let scope = Scope { calls: Some(&calls), ..rows };
+    let is_aggregate = |error: &SqlError| error.code == code::GROUPING_ERROR;
+    let has_groups = !keys.is_empty()
+        || matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if !by.is_empty())
+        || select.having.is_some()
+        || bind_items(&scope, &select.projection).is_err_and(|error| is_aggregate(&error))
+        || query.is_some_and(|query| orders_by_aggregate(query, &scope));
+    calls.clear();
+    let scope = if has_groups { Scope { grouping: Some(&grouping), ..scope } } else { scope };
+    let (output, result, originals) = bind_items(&scope, &select.projection)?;
+    let plain = Scope { calls: None, ..scope };
+    let having = select.having.as_ref().map(|having| plain.condition(having, "HAVING")).transpose()?;
+
+    let mut bound = Select { output, constant, width, ..Select::of(sources, result) };
+    match &select.distinct {
+        None | Some(ast::Distinct::All) => {}
+        Some(ast::Distinct::Distinct) => bound.is_distinct = true,
+        Some(ast::Distinct::On(all)) => {
+            for expr in all {
+                let by = match result_column(expr, &bound.output, &bound.columns, &originals)? {
+                    Some(at) => bound.output[at].clone(),
+                    None => scope.bind(expr)?.0,
+                };
+                bound.distinct_on.push(by);
+            }
         }
     }
-    Ok(Select { sources, constant, groups, output, columns, order, is_distinct, limit, offset, locks })
+    if let Some(query) = query {
+        bind_order(&mut bound, query, &scope, &originals)?;
+        bind_limit(&mut bound, query, around)?;
+    }
+    check_distinct_on(&bound)?;
+    if has_groups {
+        let aggregates = grouping.take();
+        bound.width = keys.len() + aggregates.len();
+        let of_set = |set: &Vec<usize>| (0..keys.len()).map(|key| set.contains(&key)).collect();
+        let is_one = sets.len() == 1 && keys.is_empty();
+        let sets = sets.iter().map(of_set).collect();
+        let by = keys.iter().map(|key| key.expr.clone()).collect();
+        bound.groups = Some(Groups { by, sets, aggregates, having, is_one, is_first: false });
+    }
+    (bound.windows, bound.sets) = calls.take();
+    move_calls(&mut bound);
+    if let Some(query) = query {
+        bind_locks(&mut bound, query)?;
+    }
+    order_by_path(&mut bound);
+    Ok(bound)
+}
+
+/// Returns whether the order of a query has aggregates, which make groups of its rows.
+fn orders_by_aggregate(query: &ast::Query, scope: &Scope<'_>) -> bool {
+    let Some(ast::OrderBy { kind: ast::OrderByKind::Expressions(keys), .. }) = &query.order_by else {
+        return false;
+    };
+    let is_aggregate = |error: &SqlError| error.code == code::GROUPING_ERROR;
+    keys.iter().any(|key| scope.bind(&key.expr).is_err_and(|error| is_aggregate(&error)))
+}
+
+/// DISTINCT ON must be about the first keys of the order.
+fn check_distinct_on(select: &Select) -> Result<()> {
+    let of = |expr: &Expr| format!("{expr:?}");
+    let wanted: Vec<String> = select.distinct_on.iter().map(of).collect();
+    let keys = select.order.iter().take(wanted.len());
+    if keys.clone().all(|key| wanted.contains(&of(&key.by))) {
+        return Ok(());
+    }
+    let message = "SELECT DISTINCT ON expressions must match initial ORDER BY expressions";
+    Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message))
+}
+
+/// Gives the values of window functions and of functions that return rows their places.
+fn move_calls(select: &mut Select) {
+    if select.windows.is_empty() && select.sets.is_empty() {
+        return;
+    }
+    let (width, windows) = (select.width, select.windows.len());
+    let to = |column: usize| match column.checked_sub(Calls::WINDOWS) {
+        None => column,
+        Some(at) => match at.checked_sub(Calls::SETS - Calls::WINDOWS) {
+            None => width + at,
+            Some(at) => width + windows + at,
+        },
+    };
+    let order = select.order.iter_mut().map(|key| &mut key.by);
+    let calls = select.sets.iter_mut().flat_map(|call| &mut call.arguments);
+    let exprs = select.output.iter_mut().chain(&mut select.distinct_on).chain(order).chain(calls);
+    exprs.for_each(|expr| expr.move_columns(&to));
+}
+
+/// Lets the rows of the only table come in the order of the query, if a path leads so.
+fn order_by_path(select: &mut Select) {
+    let is_distinct = select.is_distinct || !select.distinct_on.is_empty();
+    let has_calls = !select.windows.is_empty() || !select.sets.is_empty();
+    let Select { sources, groups, order, limit, locks, .. } = select;
+    let [source] = &mut sources[..] else { return };
+    let needs_first = limit.is_some() && locks.is_none() && !is_distinct && !has_calls;
+    match groups {
+        None if has_calls => {}
+        None => {
+            if let Some((columns, is_backward)) = path_order(order)
+                && order_path(source, &columns, is_backward, needs_first)
+            {
+                order.clear();
+            }
+        }
+        Some(Groups { by, aggregates, is_first, .. }) if by.is_empty() => {
+            if let [Aggregate { kind, arguments, filter: None, .. }] = &aggregates[..]
+                && let [Expr::Column(column)] = arguments[..]
+                && matches!(kind, AggregateKind::Least | AggregateKind::Greatest)
+            {
+                *is_first = order_path(source, &[column], *kind == AggregateKind::Greatest, true);
+                let path = &mut source.path;
+                path.skips_null = *is_first && path.columns.get(path.prefix.len()) == Some(&column);
+            }
+        }
+        Some(_) => {}
+    }
 }
 
 fn number(expr: &ast::Expr) -> Option<usize> {
@@ -701,7 +601,11 @@ fn number(expr: &ast::Expr) -> Option<usize> {
 }
 
 /// Returns the item that a number or an alias in GROUP BY means.
-fn position<'a>(expr: &ast::Expr, items: &'a [ast::SelectItem]) -> Result<Option<&'a ast::Expr>> {
+fn position<'a>(
+    expr: &ast::Expr,
+    items: &'a [ast::SelectItem],
+    scope: &Scope<'_>,
+) -> Result<Option<&'a ast::Expr>> {
     let expr_of = |item: &'a ast::SelectItem| match item {
         ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. } => Some(expr),
         _ => None,
@@ -712,6 +616,10 @@ fn position<'a>(expr: &ast::Expr, items: &'a [ast::SelectItem]) -> Result<Option
         return item.map(Some).ok_or_else(|| SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
     }
     let ast::Expr::Identifier(name) = expr else { return Ok(None) };
+    // A column of the rows goes before a name of the result.
+    if scope.columns.iter().any(|column| column.name == folded(name) && !column.is_hidden) {
+        return Ok(None);
+    }
     Ok(items.iter().find_map(|item| match item {
         ast::SelectItem::ExprWithAlias { expr, alias } if folded(alias) == folded(name) => Some(expr),
         _ => None,

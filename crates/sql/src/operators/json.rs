@@ -50,7 +50,7 @@ fn texts(array: &Array) -> Vec<&str> {
     texts
 }
 
-pub(super) fn json_path(all: &[Value], is_text: bool) -> Result<Value> {
+pub(crate) fn json_path(all: &[Value], is_text: bool) -> Result<Value> {
     let [Value::Text(text), Value::Array(path)] = all else { return Ok(Value::Null) };
     let Some(path) = steps(path) else { return Ok(Value::Null) };
     let mut at = text.trim();
@@ -91,7 +91,7 @@ pub(super) fn jsonb_part(all: &[Value], is_text: bool) -> Result<Value> {
     })
 }
 
-pub(super) fn jsonb_path(all: &[Value], is_text: bool) -> Result<Value> {
+pub(crate) fn jsonb_path(all: &[Value], is_text: bool) -> Result<Value> {
     let [Value::Json(value), Value::Array(path)] = all else { return Ok(Value::Null) };
     let Some(path) = steps(path) else { return Ok(Value::Null) };
     let value = json::parse(value)?;

@@ -1,7 +1,7 @@
 //! The operators that are no comparisons, apart from those of any arrays: what they take and what
 //! they do. NULL as an operand gives NULL.
 
-mod json;
+pub(crate) mod json;
 pub(crate) mod text;
 pub(crate) mod time;
 

@@ -1,20 +1,11 @@
 //! What operators of numbers' bits, of texts and of patterns do.
 
-use std::{cell::RefCell, rc::Rc};
-
-use regex::{Regex, RegexBuilder};
-
 use crate::{
     error::{Result, SqlError, code},
     expr,
+    functions::patterns,
     types::{Type, Value, numeric::Numeric},
 };
-
-/// The most bytes of a compiled pattern.
-const MOST_PATTERN: usize = 4 << 20;
-
-/// The patterns that a thread keeps compiled.
-const KEPT_PATTERNS: usize = 32;
 
 pub(super) fn bits(all: &[Value], act: fn(i64, i64) -> i64) -> Result<Value> {
     match all {
@@ -141,7 +132,8 @@ fn escape_of(text: &str) -> Result<Option<char>> {
 pub(super) fn matches(all: &[Value], ignores_case: bool, wanted: bool) -> Result<Value> {
     match all {
         [Value::Text(text), Value::Text(pattern)] => {
-            Ok(Value::Bool(compiled(pattern, ignores_case)?.is_match(text) == wanted))
+            let flags = if ignores_case { "i" } else { "" };
+            Ok(Value::Bool(patterns::matches(text, pattern, flags)? == wanted))
         }
         _ => Ok(Value::Null),
     }
@@ -151,7 +143,7 @@ pub(super) fn matches(all: &[Value], ignores_case: bool, wanted: bool) -> Result
 pub(crate) fn is_similar(all: &[Value]) -> Result<Value> {
     let [Value::Text(text), Value::Text(pattern), Value::Text(escape)] = all else { return Ok(Value::Null) };
     let pattern = similar(pattern, escape_of(escape)?)?;
-    Ok(Value::Bool(compiled(&pattern, false)?.is_match(text)))
+    Ok(Value::Bool(patterns::matches(text, &pattern, "")?))
 }
 
 /// Returns the regular expression of a pattern of SIMILAR TO.
@@ -193,245 +185,4 @@ fn similar(pattern: &str, escape: Option<char>) -> Result<String> {
     }
     regular.push_str(")$");
     Ok(regular)
-}
-
-thread_local! {
-    /// The patterns in use, the last used one at the end.
-    static COMPILED: RefCell<Vec<(String, bool, Rc<Regex>)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Returns a regular expression of PostgreSQL, compiled.
-///
-/// # Errors
-/// It is none, or it has parts that cannot be searched for in linear time.
-pub(crate) fn compiled(pattern: &str, ignores_case: bool) -> Result<Rc<Regex>> {
-    COMPILED.with_borrow_mut(|kept| {
-        let is_it = |(known, ignores, _): &(String, bool, _)| known == pattern && *ignores == ignores_case;
-        if let Some(at) = kept.iter().rposition(is_it) {
-            let found = kept.remove(at);
-            kept.push(found.clone());
-            return Ok(found.2);
-        }
-        let invalid = |reason: &dyn std::fmt::Display| {
-            SqlError::new("2201B", format!("invalid regular expression: {reason}"))
-        };
-        let translated = Translator::default().translate(pattern, ignores_case)?;
-        let regex = RegexBuilder::new(&translated)
-            .dot_matches_new_line(true)
-            .size_limit(MOST_PATTERN)
-            .dfa_size_limit(MOST_PATTERN)
-            .nest_limit(100)
-            .build()
-            .map_err(|error| match error {
-                regex::Error::CompiledTooBig(_) => invalid(&"regular expression is too complex"),
-                error => invalid(&error.to_string().lines().last().unwrap_or_default()),
-            })?;
-        let regex = Rc::new(regex);
-        if kept.len() == KEPT_PATTERNS {
-            kept.remove(0);
-        }
-        kept.push((pattern.to_owned(), ignores_case, regex.clone()));
-        Ok(regex)
-    })
-}
-
-/// Writes regular expressions of PostgreSQL as those of the library.
-#[derive(Default)]
-struct Translator {
-    to: String,
-}
-
-fn invalid(reason: &str) -> SqlError {
-    SqlError::new("2201B", format!("invalid regular expression: {reason}"))
-}
-
-impl Translator {
-    fn translate(mut self, pattern: &str, ignores_case: bool) -> Result<String> {
-        let mut pattern = pattern.strip_prefix("***:").unwrap_or(pattern);
-        if let Some(literal) = pattern.strip_prefix("***=") {
-            let flags = if ignores_case { "(?i)" } else { "" };
-            return Ok(format!("{flags}{}", regex::escape(literal)));
-        }
-        let mut ignores_case = ignores_case;
-        if let Some((options, rest)) = pattern.strip_prefix("(?").and_then(|rest| rest.split_once(')'))
-            && !options.is_empty()
-            && options.bytes().all(|byte| byte.is_ascii_lowercase())
-        {
-            for option in options.chars() {
-                match option {
-                    'i' => ignores_case = true,
-                    'c' => ignores_case = false,
-                    's' | 't' => {}
-                    other => return Err(SqlError::unsupported(format!("the option {other} of a pattern"))),
-                }
-            }
-            pattern = rest;
-        }
-        if ignores_case {
-            self.to.push_str("(?i)");
-        }
-        let mut chars = pattern.chars().peekable();
-        while let Some(char) = chars.next() {
-            match char {
-                '\\' => self.escape(&mut chars)?,
-                '[' => self.class(&mut chars)?,
-                '(' if chars.peek() == Some(&'?') => {
-                    chars.next();
-                    match chars.next() {
-                        Some(':') => self.to.push_str("(?:"),
-                        Some('=' | '!' | '<') => {
-                            return Err(SqlError::unsupported("a pattern that looks ahead or behind"));
-                        }
-                        _ => return Err(invalid("quantifier operand invalid")),
-                    }
-                }
-                // A brace without a number is itself.
-                '{' if !chars.peek().is_some_and(char::is_ascii_digit) => self.to.push_str("\\{"),
-                '}' if !self.is_in_bound() => self.to.push_str("\\}"),
-                char => self.to.push(char),
-            }
-        }
-        Ok(self.to)
-    }
-
-    /// Returns whether the text so far ends in a bound that is open.
-    fn is_in_bound(&self) -> bool {
-        let digits = self.to.trim_end_matches(|char: char| char.is_ascii_digit() || char == ',');
-        digits.len() < self.to.len() && digits.ends_with('{') && !digits.ends_with("\\{")
-    }
-
-    fn escape(&mut self, chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<()> {
-        let char = chars.next().ok_or_else(|| invalid("invalid escape \\ sequence"))?;
-        match char {
-            'm' => self.to.push_str("\\b{start}"),
-            'M' => self.to.push_str("\\b{end}"),
-            'y' => self.to.push_str("\\b"),
-            'Y' => self.to.push_str("\\B"),
-            'A' => self.to.push_str("\\A"),
-            'Z' => self.to.push_str("\\z"),
-            'd' => self.to.push_str("[0-9]"),
-            'D' => self.to.push_str("[^0-9]"),
-            's' | 'S' | 'w' | 'W' => {
-                self.to.push('\\');
-                self.to.push(char);
-            }
-            '1'..='9' => return Err(SqlError::unsupported("a pattern with a back reference")),
-            char => {
-                let char = self.character(char, chars)?;
-                self.to.push_str(&regex::escape(&char.to_string()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the character that an escape means.
-    fn character(&self, char: char, chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<char> {
-        let wrong = || invalid("invalid escape \\ sequence");
-        let mut code = |digits: usize| {
-            let text: String = (0..digits).map_while(|_| chars.next_if(char::is_ascii_hexdigit)).collect();
-            let whole = digits == 255 || text.len() == digits;
-            u32::from_str_radix(&text, 16).ok().filter(|_| whole).and_then(char::from_u32).ok_or_else(wrong)
-        };
-        Ok(match char {
-            'a' => '\u{7}',
-            'b' => '\u{8}',
-            'B' => '\\',
-            'e' => '\u{1b}',
-            'f' => '\u{c}',
-            'n' => '\n',
-            'r' => '\r',
-            't' => '\t',
-            'v' => '\u{b}',
-            '0' => '\0',
-            'u' => code(4)?,
-            'U' => code(8)?,
-            'x' => code(255)?,
-            'c' => {
-                let letter = chars.next().ok_or_else(wrong)?;
-                char::from_u32(u32::from(letter) & 31).ok_or_else(wrong)?
-            }
-            char if char.is_ascii_alphanumeric() => return Err(wrong()),
-            char => char,
-        })
-    }
-
-    /// Writes a class of characters in brackets.
-    fn class(&mut self, chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<()> {
-        let open = || invalid("brackets [] not balanced");
-        self.to.push('[');
-        if chars.next_if_eq(&'^').is_some() {
-            self.to.push('^');
-        }
-        let mut is_first = true;
-        loop {
-            let char = chars.next().ok_or_else(open)?;
-            match char {
-                ']' if !is_first => break,
-                '[' if matches!(chars.peek(), Some(':' | '.' | '=')) => {
-                    let mark = chars.next().ok_or_else(open)?;
-                    let mut name = String::new();
-                    loop {
-                        let char = chars.next().ok_or_else(open)?;
-                        if char == mark && chars.next_if_eq(&']').is_some() {
-                            break;
-                        }
-                        name.push(char);
-                    }
-                    self.named_class(mark, &name)?;
-                }
-                '\\' => match chars.peek() {
-                    Some('d') => {
-                        chars.next();
-                        self.to.push_str("0-9");
-                    }
-                    Some(class @ ('s' | 'w')) => {
-                        self.to.push('\\');
-                        self.to.push(*class);
-                        chars.next();
-                    }
-                    _ => {
-                        let char = chars.next().ok_or_else(open)?;
-                        let char = self.character(char, chars)?;
-                        self.literal(char);
-                    }
-                },
-                // A range, unless it is the last character.
-                '-' if !is_first && chars.peek() != Some(&']') => self.to.push('-'),
-                char => self.literal(char),
-            }
-            is_first = false;
-        }
-        self.to.push(']');
-        Ok(())
-    }
-
-    fn literal(&mut self, char: char) {
-        if char.is_ascii_punctuation() {
-            self.to.push('\\');
-        }
-        self.to.push(char);
-    }
-
-    fn named_class(&mut self, mark: char, name: &str) -> Result<()> {
-        let class = match (mark, name) {
-            (':', "alpha") => "\\p{Alphabetic}",
-            (':', "upper") => "\\p{Uppercase}",
-            (':', "lower") => "\\p{Lowercase}",
-            (':', "alnum") => "\\p{Alphabetic}0-9",
-            (':', "space") => "\\s",
-            (':', "word") => "\\w",
-            (':', "digit" | "punct" | "blank" | "cntrl" | "graph" | "print" | "xdigit" | "ascii") => {
-                self.to.push_str(&format!("[:{name}:]"));
-                return Ok(());
-            }
-            (':', _) => return Err(invalid("invalid character class")),
-            (_, name) if name.chars().count() == 1 => {
-                name.chars().for_each(|char| self.literal(char));
-                return Ok(());
-            }
-            _ => return Err(SqlError::unsupported("a collating element in a pattern")),
-        };
-        self.to.push_str(class);
-        Ok(())
-    }
 }

@@ -4,7 +4,7 @@ mod copying;
 mod locks;
 mod prepared;
 mod run;
-mod settings;
+pub(crate) mod settings;
 
 use std::{collections::HashMap, iter::Peekable, path::Path, pin::pin, rc::Rc, sync::Arc};
 
@@ -86,7 +86,6 @@ pub(crate) struct Session<'a> {
     connection: &'a mut Connection,
     activity: &'a Activity,
     context: Context,
-    settings: Settings,
     catalog: Catalog,
     locks: TableLocks,
     ranges: Arc<Ranges>,
@@ -113,7 +112,6 @@ impl<'a> Session<'a> {
         context: Context,
         start: &[(String, String)],
     ) -> Result<Self> {
-        let mut settings = Settings::new(catalog.place().is_superuser);
         for (name, value) in start.iter().filter(|(name, _)| !matches!(name.as_str(), "user" | "database")) {
             match name.as_str() {
                 "options" | "replication" => {
@@ -122,17 +120,16 @@ impl<'a> Session<'a> {
                     }
                 }
                 name if name.starts_with("_pq_.") => {}
-                name => settings.set(name, value)?,
+                name => context.settings.borrow_mut().set(name, value)?,
             }
         }
-        activity.name(settings.show("application_name")?);
+        activity.name(context.settings.borrow().show("application_name")?);
         let SessionParts { store, locks, ranges, first, temporary } = parts;
         Ok(Self {
             store,
             connection,
             activity,
             context,
-            settings,
             catalog,
             locks: TableLocks::new(locks),
             ranges,
@@ -151,7 +148,7 @@ impl<'a> Session<'a> {
 
     /// Serves the client until it ends the connection.
     pub(crate) async fn serve(mut self) -> Result<()> {
-        for (name, value) in self.settings.reported() {
+        for (name, value) in self.context.settings.borrow().reported() {
             self.connection.out.parameter(name, &value);
         }
         self.ready();
@@ -205,7 +202,7 @@ impl<'a> Session<'a> {
 
     /// Waits for the next message of the client; `None` if it has ended the connection.
     async fn message(&mut self) -> Result<Option<Received>> {
-        let limit = self.settings.time(IDLE_TIMEOUT).filter(|_| self.is_explicit);
+        let limit = self.context.settings.borrow().time(IDLE_TIMEOUT).filter(|_| self.is_explicit);
         let next = self.activity.unless_ended(self.connection.receive());
         match limit {
             None => next.await,
@@ -271,11 +268,12 @@ impl<'a> Session<'a> {
     fn begin(&mut self) {
         if self.transaction.is_none() {
             self.context.begun = time::now();
+            self.context.statement_begun = self.context.begun;
             let transaction = self.store.begin_watched(self.isolation, self.activity.watch.clone());
             self.transaction = Some(transaction);
             self.activity.begin_transaction(self.isolation == Isolation::RepeatableRead);
         }
-        let limit = self.settings.time(LOCK_TIMEOUT);
+        let limit = self.context.settings.borrow().time(LOCK_TIMEOUT);
         self.transaction.iter_mut().for_each(|transaction| transaction.limit_waits(limit));
     }
 
@@ -334,7 +332,7 @@ impl<'a> Session<'a> {
         let types = shape.literals.iter().map(Literal::of).collect();
         let mut prepared = Prepared { types, ..Prepared::new(statement) };
         let activity = self.activity;
-        let limit = self.settings.time(STATEMENT_TIMEOUT);
+        let limit = self.context.settings.borrow().time(STATEMENT_TIMEOUT);
         let planned = Box::pin(self.plan(&prepared));
         let made = match within(limit, activity.unless_cancelled(planned)).await {
             Ok((_, types)) if types.len() == shape.literals.len() => {
@@ -360,7 +358,7 @@ impl<'a> Session<'a> {
             return self.run_simple(prepared, values).await;
         }
         let activity = self.activity;
-        let limit = self.settings.time(STATEMENT_TIMEOUT);
+        let limit = self.context.settings.borrow().time(STATEMENT_TIMEOUT);
         let run = pin!(self.run_simple(prepared, values));
         within(limit, activity.unless_cancelled(run)).await
     }
@@ -421,7 +419,7 @@ impl<'a> Session<'a> {
                 if let Some(portal) = self.portals.get(&portal) {
                     activity.begin(&portal.prepared.text);
                 }
-                let limit = self.settings.time(STATEMENT_TIMEOUT);
+                let limit = self.context.settings.borrow().time(STATEMENT_TIMEOUT);
                 let run = pin!(self.execute(&portal, most));
                 within(limit, activity.unless_cancelled(run)).await?;
             }
@@ -542,7 +540,7 @@ impl<'a> Session<'a> {
     /// Returns the plan of a statement, and the types of its parameters. Begins a transaction.
     async fn plan(&mut self, prepared: &Prepared) -> Result<(Rc<Plan>, Vec<Type>)> {
         if !run::needs_tables(&prepared.statement) {
-            return Ok((Rc::new(Plan::Other(prepared.statement.clone())), prepared.types.clone()));
+            return Ok((Rc::new(Plan::other(prepared.statement.clone())), prepared.types.clone()));
         }
         loop {
             self.begin();
@@ -554,7 +552,8 @@ impl<'a> Session<'a> {
                 Some((_, plan)) => (plan, prepared.types.clone()),
                 None => {
                     let types = std::cell::RefCell::new(prepared.types.clone());
-                    let parameters = Parameters { types, ..Parameters::default() };
+                    let place = Some(self.catalog.place().clone());
+                    let parameters = Parameters { types, place, ..Parameters::default() };
                     let statement = &prepared.statement;
                     let catalog = &mut self.catalog;
                     let plan = run::plan(statement, catalog, &self.store, transaction, &parameters).await?;
@@ -565,7 +564,7 @@ impl<'a> Session<'a> {
                     (plan, types)
                 }
             };
-            if !self.lock(&plan.tables()).await? {
+            if !self.lock(&plan.tables).await? {
                 return Ok((plan, types));
             }
             // The definition may have changed before the lock was there.
@@ -581,7 +580,7 @@ impl<'a> Session<'a> {
     async fn lock(&mut self, tables: &[(u64, TableMode)]) -> Result<bool> {
         let mut is_new = false;
         for (table, mode) in tables {
-            let limit = self.settings.time(LOCK_TIMEOUT);
+            let limit = self.context.settings.borrow().time(LOCK_TIMEOUT);
             if !self.locks.take(*table, *mode, limit, self.activity).await? {
                 continue;
             }

@@ -9,7 +9,7 @@ use crate::{
     bind::{Parameters, Scope, assign, type_of},
     error::{Result, SqlError, code},
     expr::Inputs,
-    parse::{Statement, folded, relation},
+    parse::{Statement, folded, simple},
     types::{Type, Value},
 };
 
@@ -31,7 +31,7 @@ impl Session<'_> {
         let activity = self.activity;
         activity.forget_cancel();
         activity.begin(&prepared.text);
-        let limit = self.settings.time(STATEMENT_TIMEOUT);
+        let limit = self.context.settings.borrow().time(STATEMENT_TIMEOUT);
         let planned = Box::pin(self.plan(&prepared));
         let (plan, types) = within(limit, activity.unless_cancelled(planned)).await?;
         prepared.types = types;
@@ -63,7 +63,7 @@ impl Session<'_> {
         name: &ast::ObjectName,
         parameters: &[ast::Expr],
     ) -> Result<(Rc<Prepared>, Vec<Value>)> {
-        let name = relation(name)?;
+        let name = simple(name)?;
         let prepared = self.prepared(&name)?;
         self.check_failed(&prepared.statement)?;
         if parameters.len() != prepared.types.len() {
@@ -71,10 +71,10 @@ impl Session<'_> {
             return Err(SqlError::new(code::SYNTAX_ERROR, message));
         }
         let none = Parameters::default();
-        let scope = Scope { columns: &[], parameters: &none, grouping: None };
+        let scope = Scope::new(&[], &none);
         let value = |(at, (given, of)): (usize, (&ast::Expr, &Type))| {
             let value = assign(scope.bind(given)?, *of, &format!("${}", at + 1), &none)?;
-            value.evaluate(Inputs { row: &[], parameters: &[], context: &self.context })
+            value.evaluate(Inputs { row: &[], parameters: &[], outer: &[], context: &self.context })
         };
         let values = parameters.iter().zip(&prepared.types).enumerate().map(value);
         let values = values.collect::<Result<_>>()?;

@@ -1,7 +1,5 @@
 //! Statements of a session: their plans, and what they do.
 
-use std::rc::Rc;
-
 use plexus_base::BlockId;
 use plexus_cache::Cache;
 use plexus_store::{Isolation, Store};
@@ -10,26 +8,34 @@ use sqlparser::ast;
 use super::{Session, locks::TableMode, no_transaction, settings::Settings};
 use crate::{
     bind::{
-        Parameters,
-        select::{self, ResultColumn, Select, from_tables, tables_of},
+        Around, Parameters,
+        from::{Relation, Source},
+        query::{self, Body, Query},
+        select::{self, ResultColumn},
     },
-    catalog::{Catalog, Table, Transaction},
+    catalog::{self, Catalog, Privilege, Table, Transaction},
     ddl,
-    dml::{self, Change, ChangeKind, NewRows},
+    dml::{self, Change, ChangeKind},
     error::{Result, SqlError, code},
     exec::{self, Run},
     parse::{Statement, folded, relation},
     roles::Roles,
     sequences::Set,
     spool::Rows,
-    types::{Type, Value},
+    types::{Type, Value, time},
 };
 
-/// A statement that is ready to run.
+/// A statement that is ready to run, with the tables that it needs, and how.
 #[derive(Debug)]
-pub(super) enum Plan {
-    Select(Select),
-    Change(Change),
+pub(super) struct Plan {
+    pub(super) kind: PlanKind,
+    pub(super) tables: Vec<(u64, TableMode)>,
+}
+
+#[derive(Debug)]
+pub(super) enum PlanKind {
+    Select(Box<Query>),
+    Change(Box<Change>),
     /// Its plan, as text.
     Explain(Vec<String>),
     /// It needs no plan.
@@ -37,36 +43,21 @@ pub(super) enum Plan {
 }
 
 impl Plan {
-    /// Returns the tables that it needs, and how.
-    pub(super) fn tables(&self) -> Vec<(u64, TableMode)> {
-        let read = |select: &Select| -> Vec<(u64, TableMode)> {
-            let mode = if select.locks.is_some() { TableMode::Write } else { TableMode::Read };
-            select.sources.iter().map(|source| (source.table.id, mode)).collect()
-        };
-        match self {
-            Self::Select(select) => read(select),
-            Self::Change(change) => {
-                let mut tables = vec![(change.table.id, TableMode::Write)];
-                if let ChangeKind::Insert { source: NewRows::Query(query, _), .. } = &change.kind {
-                    tables.extend(read(query));
-                }
-                tables
-            }
-            Self::Explain(_) | Self::Other(_) => Vec::new(),
-        }
+    pub(super) fn other(statement: Statement) -> Self {
+        Self { kind: PlanKind::Other(statement), tables: Vec::new() }
     }
 
     pub(super) fn columns(&self) -> Vec<ResultColumn> {
         let text = |name: &str| vec![ResultColumn { name: name.into(), of: Type::Text }];
-        match self {
-            Self::Select(select) => select.columns.clone(),
-            Self::Change(change) => change.columns.clone(),
-            Self::Explain(_) => text("QUERY PLAN"),
-            Self::Other(Statement::Sql(statement)) => match &**statement {
+        match &self.kind {
+            PlanKind::Select(query) => query.columns.clone(),
+            PlanKind::Change(change) => change.columns.clone(),
+            PlanKind::Explain(_) => text("QUERY PLAN"),
+            PlanKind::Other(Statement::Sql(statement)) => match &**statement {
                 ast::Statement::ShowVariable { variable } => text(&shown_name(variable)),
                 _ => Vec::new(),
             },
-            Self::Other(_) => Vec::new(),
+            PlanKind::Other(_) => Vec::new(),
         }
     }
 }
@@ -126,19 +117,6 @@ pub(super) fn needs_tables(statement: &Statement) -> bool {
     }
 }
 
-async fn find_all(
-    catalog: &mut Catalog,
-    store: &Store<Cache>,
-    by: &mut Transaction,
-    names: Vec<String>,
-) -> Result<Vec<Rc<Table>>> {
-    let mut tables = Vec::new();
-    for name in names {
-        tables.push(catalog.table(store, by, &name).await?);
-    }
-    Ok(tables)
-}
-
 /// Binds a statement and plans it.
 pub(super) async fn plan(
     statement: &Statement,
@@ -147,7 +125,7 @@ pub(super) async fn plan(
     by: &mut Transaction,
     parameters: &Parameters,
 ) -> Result<Plan> {
-    let Statement::Sql(statement) = statement else { return Ok(Plan::Other(statement.clone())) };
+    let Statement::Sql(statement) = statement else { return Ok(Plan::other(statement.clone())) };
     let (statement, explains) = match &**statement {
         ast::Statement::Explain {
             analyze: false,
@@ -160,92 +138,178 @@ pub(super) async fn plan(
         ast::Statement::Explain { .. } => return Err(SqlError::unsupported("EXPLAIN with options")),
         statement => (statement, false),
     };
-    let plan = match statement {
+    // Each time a table is missing, it is looked up, and the binding begins again.
+    let mut plan = loop {
+        parameters.begin_again();
+        let bound = bind(statement, parameters);
+        let Some(missing) = parameters.missing.take() else { break bound? };
+        let found = catalog.relation(store, by, &missing).await?.map(|(_, relation)| relation);
+        parameters.relations.borrow_mut().insert(missing, found);
+    };
+    catalog.find_sequences(store, by, parameters.sequences.take()).await?;
+    for relation in parameters.relations.take().into_values().flatten() {
+        if let catalog::Relation::Table(table) = relation
+            && plan.tables.iter().all(|(known, _)| *known != table.id)
+        {
+            plan.tables.push((table.id, TableMode::Read));
+        }
+    }
+    Ok(match explains {
+        true => Plan { kind: PlanKind::Explain(explain(&plan.kind)), tables: Vec::new() },
+        false => plan,
+    })
+}
+
+/// Binds a statement, as far as its tables are known.
+fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
+    let written = |change: Change| {
+        let tables = vec![(change.table.id, TableMode::Write)];
+        Ok(Plan { kind: PlanKind::Change(Box::new(change)), tables })
+    };
+    match statement {
         ast::Statement::Query(query) => {
-            let tables = find_all(catalog, store, by, tables_of(query)?).await?;
-            Plan::Select(select::bind(query, &tables, parameters)?)
+            let mut query = query::bind(query, Around { parameters, parent: None, with: None })?;
+            query::settle(&mut query);
+            let query = query::shown(query, parameters)?;
+            let locked = match &query.body {
+                Body::Select(select) if select.locks.is_some() => {
+                    select.sources.first().and_then(Source::table)
+                }
+                _ => None,
+            };
+            let tables = locked.map(|table| (table.id, TableMode::Write)).into_iter().collect();
+            Ok(Plan { kind: PlanKind::Select(Box::new(query)), tables })
         }
         ast::Statement::Insert(insert) => {
             let ast::TableObject::TableName(name) = &insert.table else {
                 return Err(SqlError::unsupported(format!("INSERT INTO {}", insert.table)));
             };
-            let table = catalog.table(store, by, &relation(name)?).await?;
-            let names = insert.source.as_deref().map_or(Ok(Vec::new()), tables_of)?;
-            let tables = find_all(catalog, store, by, names).await?;
-            Plan::Change(dml::bind_insert(insert, &table, &tables, parameters)?)
+            written(dml::bind_insert(
+                insert,
+                &parameters.table_for(&relation(name)?, Privilege::Insert)?,
+                parameters,
+            )?)
         }
         ast::Statement::Update(update) => {
-            let tables =
-                find_all(catalog, store, by, from_tables(std::slice::from_ref(&update.table))?).await?;
-            Plan::Change(dml::bind_update(update, &tables[0], parameters)?)
+            let table = parameters.table_for(&named(&update.table)?, Privilege::Update)?;
+            written(dml::bind_update(update, &table, parameters)?)
         }
         ast::Statement::Delete(delete) => {
             let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
-            let tables = find_all(catalog, store, by, from_tables(from)?).await?;
-            let [table] = &tables[..] else {
+            let [from] = &from[..] else {
                 return Err(SqlError::unsupported("DELETE from several tables"));
             };
-            Plan::Change(dml::bind_delete(delete, table, parameters)?)
+            let table = parameters.table_for(&named(from)?, Privilege::Delete)?;
+            written(dml::bind_delete(delete, &table, parameters)?)
         }
-        other => return Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
-    };
-    catalog.find_sequences(store, by, parameters.sequences.take()).await?;
-    Ok(if explains { Plan::Explain(explain(&plan)) } else { plan })
+        other => Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
+    }
+}
+
+/// Returns the name of the table that a statement changes.
+fn named(table: &ast::TableWithJoins) -> Result<String> {
+    match &table.relation {
+        ast::TableFactor::Table { name, args: None, .. } => relation(name),
+        other => Err(SqlError::unsupported(format!("a change of {other}"))),
+    }
 }
 
 /// Returns the plan as lines of text.
-fn explain(plan: &Plan) -> Vec<String> {
-    let line = |source: &select::Source, depth: usize| {
-        let table = &source.table;
-        let path = &source.path;
-        let way = match path.index {
+fn explain(plan: &PlanKind) -> Vec<String> {
+    let mut lines = Vec::new();
+    match plan {
+        PlanKind::Select(query) => explain_query(query, 0, &mut lines),
+        PlanKind::Change(change) => match &change.kind {
+            ChangeKind::Insert { .. } => lines.push(format!("Insert on {}", change.table.name)),
+            ChangeKind::Update { source, .. } => {
+                lines.push(format!("Update on {}", change.table.name));
+                explain_source(source, false, 0, &mut lines);
+            }
+            ChangeKind::Delete { source } => {
+                lines.push(format!("Delete on {}", change.table.name));
+                explain_source(source, false, 0, &mut lines);
+            }
+        },
+        PlanKind::Explain(_) | PlanKind::Other(_) => {}
+    }
+    lines
+}
+
+fn explain_query(query: &Query, depth: usize, lines: &mut Vec<String>) {
+    let mut add = |text: &str| lines.push(format!("{}{text}", "  ".repeat(depth)));
+    match &query.body {
+        Body::Values(_) => add("Values"),
+        Body::Set(set) => {
+            add(&set.operator.to_string());
+            explain_query(&set.left.0, depth + 1, lines);
+            explain_query(&set.right.0, depth + 1, lines);
+        }
+        Body::Select(select) => {
+            if !select.order.is_empty() {
+                add("Sort");
+            }
+            if !select.windows.is_empty() {
+                add("Window functions");
+            }
+            if select.groups.is_some() {
+                add("Aggregate");
+            }
+            if select.sources.is_empty() {
+                add("Result");
+            }
+            for (at, source) in select.sources.iter().enumerate() {
+                explain_source(source, at > 0, depth + at, lines);
+            }
+        }
+    }
+}
+
+fn explain_source(source: &Source, is_joined: bool, depth: usize, lines: &mut Vec<String>) {
+    let path = &source.path;
+    let way = match &source.relation {
+        Relation::Table(table) => match path.index {
             _ if path.is_point(table) => format!("Row of {} by its primary key", table.name),
             Some(index) => format!("Scan of index {} of {}", table.indexes[index].name, table.name),
             None if path.columns.is_empty() => format!("Scan of all rows of {}", table.name),
             None => format!("Scan of rows of {} by its primary key", table.name),
-        };
-        let join = match (depth, &source.outer) {
-            (0, _) => "",
-            (_, None) => "Join with ",
-            (_, Some(_)) => "Left join with ",
-        };
-        let backward = if path.is_backward { ", backward" } else { "" };
-        format!("{}{join}{way}{backward}", "  ".repeat(depth))
-    };
-    match plan {
-        Plan::Select(select) => {
-            let mut lines: Vec<String> =
-                select.sources.iter().enumerate().map(|(depth, source)| line(source, depth)).collect();
-            if lines.is_empty() {
-                lines.push("Result".into());
-            }
-            if select.groups.is_some() {
-                lines.insert(0, "Aggregate".into());
-            }
-            if !select.order.is_empty() {
-                lines.insert(0, "Sort".into());
-            }
-            lines
-        }
-        Plan::Change(change) => match &change.kind {
-            ChangeKind::Insert { .. } => vec![format!("Insert on {}", change.table.name)],
-            ChangeKind::Update { source, .. } => {
-                vec![format!("Update on {}", change.table.name), line(source, 0)]
-            }
-            ChangeKind::Delete { source } => {
-                vec![format!("Delete on {}", change.table.name), line(source, 0)]
-            }
         },
-        Plan::Explain(_) | Plan::Other(_) => Vec::new(),
+        Relation::System(table) => format!("Scan of {}", table.name),
+        Relation::Query { .. } => "Subquery".to_owned(),
+        Relation::Shared(_) | Relation::Working(_) => "Query of WITH".to_owned(),
+        Relation::Functions(calls, _) => format!("Function {}", calls[0].function.name),
+        Relation::Joined(_) => "Joined tables".to_owned(),
+    };
+    let join = match (is_joined, &source.outer) {
+        (false, _) => "",
+        (_, None) => "Join with ",
+        (_, Some(_)) if source.is_full => "Full join with ",
+        (_, Some(_)) => "Left join with ",
+    };
+    let backward = if path.is_backward { ", backward" } else { "" };
+    lines.push(format!("{}{join}{way}{backward}", "  ".repeat(depth)));
+    match &source.relation {
+        Relation::Query { query, .. } => explain_query(query, depth + 1, lines),
+        Relation::Joined(sources) => {
+            for (at, source) in sources.iter().enumerate() {
+                explain_source(source, at > 0, depth + 1 + at, lines);
+            }
+        }
+        _ => {}
     }
 }
 
 impl Session<'_> {
     /// Runs a statement.
     pub(super) async fn run(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
+        if self.context.statement_begun == 0 {
+            self.context.statement_begun = time::now();
+        }
         let mut done = self.run_plan(plan, values).await;
+        self.context.statement_begun = 0;
+        self.report_settings();
         let sets = self.context.sequences.end_statement();
         self.context.definitions.end_statement();
+        self.context.answers.end_statement();
         if done.is_ok()
             && let Err(error) = self.set_sequences(sets).await
         {
@@ -255,6 +319,20 @@ impl Session<'_> {
         // statements.
         self.transaction.iter_mut().for_each(Transaction::begin_statement);
         done
+    }
+
+    /// Tells the client, and lists of sessions, of the settings that a statement has changed.
+    fn report_settings(&mut self) {
+        let mut settings = self.context.settings.borrow_mut();
+        for name in settings.take_changed() {
+            let Ok(value) = settings.show(name) else { continue };
+            if name == "application_name" {
+                self.activity.name(value.clone());
+            }
+            if let Some(reported) = Settings::reported_name(name) {
+                self.connection.out.parameter(reported, &value);
+            }
+        }
     }
 
     /// Does the calls of `setval` of a statement.
@@ -267,12 +345,12 @@ impl Session<'_> {
     }
 
     async fn run_plan(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
-        match plan {
-            Plan::Select(query) => {
-                let rows = exec::select(&mut self.statement(values)?, query).await?;
+        match &plan.kind {
+            PlanKind::Select(query) => {
+                let rows = exec::query::rows(&mut self.statement(values)?, query).await?;
                 Ok(Done { tag: Tag::Rows("SELECT"), rows: Some((query.columns.clone(), rows)) })
             }
-            Plan::Change(change) => {
+            PlanKind::Change(change) => {
                 let changed = dml::run(&mut self.statement(values)?, change).await?;
                 let word = match change.kind {
                     ChangeKind::Insert { .. } => "INSERT 0",
@@ -283,11 +361,11 @@ impl Session<'_> {
                 let rows = (!change.columns.is_empty()).then(|| (change.columns.clone(), returned));
                 Ok(Done { tag: Tag::Count(word, changed.count), rows })
             }
-            Plan::Explain(lines) => {
+            PlanKind::Explain(lines) => {
                 let rows: Vec<_> = lines.iter().map(|line| vec![Value::Text(line.clone())]).collect();
                 Ok(Done { tag: Tag::Plain("EXPLAIN"), rows: Some((plan.columns(), rows.into())) })
             }
-            Plan::Other(statement) => match statement {
+            PlanKind::Other(statement) => match statement {
                 Statement::Nothing(tag) => Ok(plain(tag)),
                 Statement::Vacuum(tables) => self.vacuum(tables).await,
                 Statement::Sql(statement) => self.utility(statement).await,
@@ -303,7 +381,7 @@ impl Session<'_> {
         // So a change of one row holds no snapshot while it waits for another transaction.
         by.begin_statement();
         let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
-        Ok(Run { store: &self.store, by, parameters, context, ranges, temporary, memory: 0 })
+        Ok(Run { store: &self.store, by, parameters, outer: &[], context, ranges, temporary, memory: 0 })
     }
 
     /// Cleans tables: rows and pages go that no snapshot shows.
@@ -404,7 +482,7 @@ impl Session<'_> {
                         Isolation::ReadCommitted => "read committed".to_owned(),
                         Isolation::RepeatableRead => "repeatable read".to_owned(),
                     },
-                    name => self.settings.show(name)?,
+                    name => self.context.settings.borrow().show(name)?,
                 };
                 let columns = vec![ResultColumn { name, of: Type::Text }];
                 Ok(Done {
@@ -414,16 +492,16 @@ impl Session<'_> {
             }
             ast::Statement::Reset(reset) => {
                 match &reset.reset {
-                    ast::Reset::ALL => self.settings.reset(None)?,
+                    ast::Reset::ALL => self.context.settings.borrow_mut().reset(None)?,
                     ast::Reset::ConfigurationParameter(name) => {
-                        self.settings.reset(Some(&name.to_string()))?
+                        self.context.settings.borrow_mut().reset(Some(&name.to_string()))?
                     }
                     ast::Reset::SessionAuthorization => {}
                 }
                 Ok(plain("RESET"))
             }
             ast::Statement::Discard { object_type: ast::DiscardObject::ALL } => {
-                self.settings.reset(None)?;
+                self.context.settings.borrow_mut().reset(None)?;
                 self.statements.clear();
                 Ok(plain("DISCARD ALL"))
             }
@@ -482,14 +560,10 @@ impl Session<'_> {
                     })
                     .collect();
                 match value.join(", ") {
-                    value if value.eq_ignore_ascii_case("default") => self.settings.reset(Some(&name))?,
-                    value => self.settings.set(&name, &value)?,
-                }
-                if name.eq_ignore_ascii_case("application_name") {
-                    self.activity.name(self.settings.show(&name)?);
-                }
-                if let Some(reported) = Settings::reported_name(&name) {
-                    self.connection.out.parameter(reported, &self.settings.show(&name)?);
+                    value if value.eq_ignore_ascii_case("default") => {
+                        self.context.settings.borrow_mut().reset(Some(&name))?
+                    }
+                    value => self.context.settings.borrow_mut().set(&name, &value)?,
                 }
                 Ok(plain("SET"))
             }
@@ -512,11 +586,11 @@ impl Session<'_> {
                 Ok(plain("SET"))
             }
             ast::Set::SetTimeZone { local: false, value } => {
-                self.settings.set("timezone", value.to_string().trim_matches('\''))?;
+                self.context.settings.borrow_mut().set("timezone", value.to_string().trim_matches('\''))?;
                 Ok(plain("SET"))
             }
             ast::Set::SetNames { charset_name, collation_name: None } => {
-                self.settings.set("client_encoding", &charset_name.value)?;
+                self.context.settings.borrow_mut().set("client_encoding", &charset_name.value)?;
                 Ok(plain("SET"))
             }
             other => Err(SqlError::unsupported(other)),
@@ -531,7 +605,7 @@ impl Session<'_> {
         let mut tables = Vec::new();
         for name in names {
             let table = self.catalog.table_of_index(&self.store, by, &relation(name)?).await?;
-            tables.extend(table.map(|table| table.name.clone()));
+            tables.extend(table.map(|(table, _)| table.relation().qualified()));
         }
         Ok(tables)
     }
@@ -555,7 +629,16 @@ impl Session<'_> {
         self.lock_named(&names, TableMode::Define).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
-        let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, temporary, memory: 0 };
+        let mut run = Run {
+            store: &self.store,
+            by,
+            parameters: &[],
+            outer: &[],
+            context,
+            ranges,
+            temporary,
+            memory: 0,
+        };
         let mut notices = Vec::new();
         let (place, first) = (self.catalog.place().clone(), &self.first);
         macro_rules! roles {

@@ -53,8 +53,13 @@ const REPORTED: &[&str] = &[
     "TimeZone",
 ];
 
+/// The values of a session.
 #[derive(Debug)]
-pub(crate) struct Settings(BTreeMap<&'static str, String>);
+pub(crate) struct Settings {
+    values: BTreeMap<&'static str, String>,
+    /// The names of those that were set, until the client is told.
+    changed: Vec<&'static str>,
+}
 
 /// Returns a time from its text: a number of milliseconds, or with a unit.
 fn duration(text: &str) -> Option<Duration> {
@@ -74,7 +79,19 @@ impl Settings {
     /// Returns the settings of a new session.
     pub(crate) fn new(is_superuser: bool) -> Self {
         let role = ("is_superuser", if is_superuser { "on" } else { "off" });
-        Self(CHANGEABLE.iter().chain([&role]).map(|(name, value)| (*name, (*value).to_owned())).collect())
+        let all = CHANGEABLE.iter().chain([&role]);
+        let values = all.map(|(name, value)| (*name, (*value).to_owned())).collect();
+        Self { values, changed: Vec::new() }
+    }
+
+    fn change(&mut self, name: &'static str, value: &str) {
+        self.values.insert(name, value.to_owned());
+        self.changed.push(name);
+    }
+
+    /// Returns the names that were set since the last call.
+    pub(crate) fn take_changed(&mut self) -> Vec<&'static str> {
+        std::mem::take(&mut self.changed)
     }
 
     fn unknown(name: &str) -> SqlError {
@@ -106,26 +123,29 @@ impl Settings {
         if !is_valid {
             return Err(SqlError::unsupported(format!("the value \"{value}\" of {known}")));
         }
-        self.0.insert(known, value.to_owned());
+        self.change(known, value);
         Ok(())
     }
 
     /// Sets a value to its first one; all of them without a name.
     pub(crate) fn reset(&mut self, name: Option<&str>) -> Result<()> {
         let Some(name) = name else {
-            *self = Self::new(self.show("is_superuser")? == "on");
+            let mut new = Self::new(self.show("is_superuser")? == "on");
+            let is_other = |name: &&str| self.values.get(name) != new.values.get(name);
+            new.changed = self.values.keys().copied().filter(is_other).collect();
+            *self = new;
             return Ok(());
         };
         let lower = name.to_ascii_lowercase();
         let (known, first) =
             CHANGEABLE.iter().find(|(known, _)| *known == lower).ok_or_else(|| Self::unknown(name))?;
-        self.0.insert(known, (*first).to_owned());
+        self.change(known, first);
         Ok(())
     }
 
     pub(crate) fn show(&self, name: &str) -> Result<String> {
         let lower = name.to_ascii_lowercase();
-        if let Some(value) = self.0.get(lower.as_str()) {
+        if let Some(value) = self.values.get(lower.as_str()) {
             return Ok(value.clone());
         }
         let fixed = FIXED.iter().find(|(fixed, _)| *fixed == lower);
@@ -144,6 +164,6 @@ impl Settings {
 
     /// Returns a setting that is a time, unless it is zero.
     pub(crate) fn time(&self, name: &str) -> Option<Duration> {
-        self.0.get(name).and_then(|text| duration(text)).filter(|limit| !limit.is_zero())
+        self.values.get(name).and_then(|text| duration(text)).filter(|limit| !limit.is_zero())
     }
 }

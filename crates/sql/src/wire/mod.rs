@@ -256,6 +256,20 @@ impl Outgoing {
             if let Some(detail) = &error.detail {
                 field(b'D', detail);
             }
+            if let Some(fields) = &error.fields {
+                let texts = [
+                    (b'H', &fields.hint),
+                    (b's', &fields.schema),
+                    (b't', &fields.table),
+                    (b'c', &fields.column),
+                    (b'd', &fields.data_type),
+                    (b'n', &fields.constraint),
+                    (b'P', &fields.position.map(|position| position.to_string())),
+                ];
+                for (kind, text) in texts {
+                    text.iter().for_each(|text| field(kind, text));
+                }
+            }
             body.push(0);
         });
     }

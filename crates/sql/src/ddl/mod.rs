@@ -1,16 +1,19 @@
 //! Statements that make, change and remove tables and indexes.
 
+mod sequence;
+
 use plexus_store::tree::ScanPlace;
 use sqlparser::ast;
 
+pub(crate) use self::sequence::create_sequence;
+use self::sequence::{drop_sequence, own_sequence, serial_of};
 use crate::{
     bind::{self, Parameters, select::refuse},
-    catalog::{Catalog, Column, Index, Key, Table, undefined},
+    catalog::{Catalog, Column, Index, Key, RelationName, Table, undefined},
     dml::{default_of, insert_rows, put_entry},
     error::{Result, SqlError, code},
     exec::Run,
     parse::{folded, relation},
-    sequences::Sequence,
     spool::{Direction, OrderedRow, Spool, bytes_of},
     types::{Type, Value, encode},
 };
@@ -79,7 +82,8 @@ pub(crate) async fn create_table(
     catalog: &mut Catalog,
     create: &ast::CreateTable,
 ) -> Result<Option<String>> {
-    let table_name = relation(&create.name)?;
+    let place = catalog.place_of(run.store, run.by, &relation(&create.name)?).await?;
+    let table_name = place.name.clone();
     let mut rest = create.clone();
     rest.columns.clear();
     rest.constraints.clear();
@@ -99,7 +103,7 @@ pub(crate) async fn create_table(
     let text = rest.to_string();
     let plain = format!("CREATE TABLE {}", create.name);
     refuse(text.trim_end_matches([' ', '(', ')']) != plain, "this form of CREATE TABLE")?;
-    if catalog.has(run.store, run.by, &table_name).await? {
+    if catalog.has(run.store, run.by, &place).await? {
         return exists(&table_name, create.if_not_exists);
     }
     let mut keys = create.constraints.iter().map(constraint).collect::<Result<Vec<_>>>()?;
@@ -112,16 +116,9 @@ pub(crate) async fn create_table(
         }
         let serial = serial_of(&column.data_type);
         let of = serial.map_or_else(|| bind::type_of(&column.data_type), Ok)?;
-        let mut made = Column {
-            name: column_name.clone(),
-            of,
-            not_null: false,
-            default: None,
-            sequences: Vec::new(),
-            own_sequence: None,
-        };
+        let mut made = Column::new(&column_name, of);
         if serial.is_some() {
-            own_sequence(run, catalog, &table_name, &mut made, &[]).await?;
+            own_sequence(run, catalog, &place, &mut made, &[]).await?;
         }
         for ast::ColumnOptionDef { name, option } in &column.options {
             let key = |is_primary| NamedKey {
@@ -150,7 +147,7 @@ pub(crate) async fn create_table(
                     ..
                 } => {
                     let options = sequence_options.as_deref().unwrap_or_default();
-                    own_sequence(run, catalog, &table_name, &mut made, options).await?;
+                    own_sequence(run, catalog, &place, &mut made, options).await?;
                 }
                 other => return Err(SqlError::unsupported(format!("the column option {other}"))),
             }
@@ -160,7 +157,7 @@ pub(crate) async fn create_table(
     let id = run.store.fresh_id().await?;
     let root = run.by.create_tree().await?.0;
     let owner = catalog.place().role.clone();
-    let mut table = Table { id, name: table_name, owner, root, columns, primary: None, indexes: Vec::new() };
+    let mut table = Table::new(id, &place, &owner, root, columns);
     for column in 0..table.columns.len() {
         let named = Parameters::default();
         default_of(&table, column, &named)?;
@@ -177,145 +174,15 @@ pub(crate) async fn create_table(
             }
             let name = name.unwrap_or_else(|| format!("{}_pkey", table.name));
             columns.iter().for_each(|column| table.columns[*column].not_null = true);
-            table.primary = Some(Key { name, columns });
+            table.primary = Some(Key { name, columns, comment: None });
         } else {
             let name = name.unwrap_or_else(|| index_name(&table, &columns, "key"));
             let root = run.by.create_tree().await?.0;
-            table.indexes.push(Index { name, root, columns, is_unique: true });
+            table.indexes.push(Index { root, is_constraint: true, ..Index::new(name, columns, true) });
         }
     }
     catalog.change(run.store, run.by, None, Some(&table)).await?;
     Ok(None)
-}
-
-/// Returns the type of a column that draws its values from a sequence.
-fn serial_of(of: &ast::DataType) -> Option<Type> {
-    match of.to_string().to_ascii_lowercase().as_str() {
-        "serial" | "serial4" => Some(Type::Int4),
-        "bigserial" | "serial8" => Some(Type::Int8),
-        "smallserial" | "serial2" => Some(Type::Int2),
-        _ => None,
-    }
-}
-
-/// Makes the sequence of a column.
-async fn own_sequence(
-    run: &mut Run<'_>,
-    catalog: &mut Catalog,
-    table: &str,
-    column: &mut Column,
-    options: &[ast::SequenceOptions],
-) -> Result<()> {
-    let base = format!("{table}_{}_seq", column.name);
-    let mut name = base.clone();
-    for number in 1.. {
-        if !catalog.has(run.store, run.by, &name).await? {
-            break;
-        }
-        name = format!("{base}{number}");
-    }
-    make_sequence(run, catalog, &name, column.of, options).await?;
-    column.not_null = true;
-    column.default = Some(format!("nextval('\"{}\"'::regclass)", name.replace('\'', "''")));
-    column.own_sequence = Some(name);
-    Ok(())
-}
-
-/// Runs CREATE SEQUENCE. Returns a notice if there was nothing to do.
-pub(crate) async fn create_sequence(
-    run: &mut Run<'_>,
-    catalog: &mut Catalog,
-    name: &ast::ObjectName,
-    if_not_exists: bool,
-    options: &[ast::SequenceOptions],
-) -> Result<Option<String>> {
-    let name = relation(name)?;
-    if catalog.has(run.store, run.by, &name).await? {
-        return exists(&name, if_not_exists);
-    }
-    make_sequence(run, catalog, &name, Type::Int8, options).await?;
-    Ok(None)
-}
-
-async fn make_sequence(
-    run: &mut Run<'_>,
-    catalog: &mut Catalog,
-    name: &str,
-    of: Type,
-    options: &[ast::SequenceOptions],
-) -> Result<()> {
-    let id = run.store.fresh_id().await?;
-    let sequence = Sequence { owner: catalog.place().role.clone(), ..sequence_of(id, name, of, options)? };
-    catalog.change_sequence(run.store, run.by, name, Some(&sequence)).await?;
-    sequence.make(run.store, run.by).await?;
-    run.context.sequences.made.borrow_mut().insert(id);
-    Ok(())
-}
-
-/// Returns the sequence that options describe.
-fn sequence_of(id: u64, name: &str, mut of: Type, options: &[ast::SequenceOptions]) -> Result<Sequence> {
-    use ast::SequenceOptions as O;
-    let number = |expr: &ast::Expr| -> Result<i64> {
-        let text = expr.to_string().replace(' ', "");
-        text.parse()
-            .map_err(|_| SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{text}\"")))
-    };
-    let invalid = |message: String| Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
-    let (mut increment, mut least, mut most, mut start, mut cycles) = (1, None, None, None, false);
-    for option in options {
-        match option {
-            O::DataType(named) => of = bind::type_of(named)?,
-            O::IncrementBy(by, _) => increment = number(by)?,
-            O::MinValue(value) => least = value.as_ref().map(number).transpose()?,
-            O::MaxValue(value) => most = value.as_ref().map(number).transpose()?,
-            O::StartWith(value, _) => start = Some(number(value)?),
-            // Each node takes a range of numbers.
-            O::Cache(value) => match number(value)? {
-                1.. => {}
-                other => return invalid(format!("CACHE ({other}) must be greater than zero")),
-            },
-            O::Cycle(is_off) => cycles = !is_off,
-            O::OwnedBy(None) => {}
-            O::OwnedBy(Some(_)) => return Err(SqlError::unsupported("OWNED BY")),
-        }
-    }
-    let (lowest, highest) = match of {
-        Type::Int2 => (i16::MIN.into(), i16::MAX.into()),
-        Type::Int4 => (i32::MIN.into(), i32::MAX.into()),
-        Type::Int8 => (i64::MIN, i64::MAX),
-        _ => return invalid("sequence type must be smallint, integer, or bigint".into()),
-    };
-    if increment == 0 {
-        return invalid("INCREMENT must not be zero".into());
-    }
-    let is_rising = increment > 0;
-    let least = least.unwrap_or(if is_rising { 1 } else { lowest });
-    let most = most.unwrap_or(if is_rising { highest } else { -1 });
-    for (word, bound) in [("MAXVALUE", most), ("MINVALUE", least)] {
-        if !(lowest..=highest).contains(&bound) {
-            return invalid(format!("{word} ({bound}) is out of range for sequence data type {}", of.name()));
-        }
-    }
-    if least >= most {
-        return invalid(format!("MINVALUE ({least}) must be less than MAXVALUE ({most})"));
-    }
-    let start = start.unwrap_or(if is_rising { least } else { most });
-    if start < least {
-        return invalid(format!("START value ({start}) cannot be less than MINVALUE ({least})"));
-    }
-    if start > most {
-        return invalid(format!("START value ({start}) cannot be greater than MAXVALUE ({most})"));
-    }
-    Ok(Sequence { id, name: name.to_owned(), owner: String::new(), start, increment, least, most, cycles })
-}
-
-/// Removes a sequence, unless a table needs it.
-async fn drop_sequence(run: &mut Run<'_>, catalog: &mut Catalog, name: &String) -> Result<()> {
-    if catalog.needs_sequence(run.store, run.by, name).await? {
-        let message = format!("cannot drop sequence {name} because other objects depend on it");
-        return Err(SqlError::new(code::DEPENDENT_OBJECTS, message));
-    }
-    catalog.change_sequence(run.store, run.by, name, None).await
 }
 
 /// Returns the name of an index that the statement does not name.
@@ -337,14 +204,20 @@ pub(crate) async fn drop_all(
 ) -> Result<Vec<String>> {
     let mut notices = Vec::new();
     for name in names {
-        let name = relation(name)?;
+        let mut name = relation(name)?;
         let what = if kind == ast::ObjectType::Table { "table" } else { "index" };
         let found = match kind {
-            ast::ObjectType::Table => catalog.find(run.store, run.by, &name).await?,
-            ast::ObjectType::Index => catalog.table_of_index(run.store, run.by, &name).await?,
+            ast::ObjectType::Table => catalog.owned(run.store, run.by, &name).await?,
+            ast::ObjectType::Index => {
+                let found = catalog.table_of_index(run.store, run.by, &name).await?;
+                found.map(|(table, index)| {
+                    name = index;
+                    table
+                })
+            }
             ast::ObjectType::Sequence => {
                 match catalog.sequence(run.store, run.by, &name).await? {
-                    Some(_) => drop_sequence(run, catalog, &name).await?,
+                    Some(found) => drop_sequence(run, catalog, &found.relation()).await?,
                     None if if_exists => {
                         notices.push(format!("sequence \"{name}\" does not exist, skipping"));
                     }
@@ -369,7 +242,7 @@ pub(crate) async fn drop_all(
         if kind == ast::ObjectType::Table {
             catalog.change(run.store, run.by, Some(&table), None).await?;
             for sequence in table.columns.iter().filter_map(|column| column.own_sequence.as_ref()) {
-                drop_sequence(run, catalog, sequence).await?;
+                drop_sequence(run, catalog, &RelationName::of_key(sequence)).await?;
             }
         } else {
             let mut new = (*table).clone();
@@ -422,13 +295,13 @@ pub(crate) async fn create_index(
     let table = catalog.table(run.store, run.by, &relation(&create.table_name)?).await?;
     let columns = columns_of(&table, &names_of(&create.columns)?)?;
     let name = match &create.name {
-        Some(name) => relation(name)?,
-        None => index_name(&table, &columns, "idx"),
+        Some(name) => RelationName::new(&table.schema, relation(name)?),
+        None => RelationName::new(&table.schema, index_name(&table, &columns, "idx")),
     };
     if catalog.has(run.store, run.by, &name).await? {
-        return exists(&name, create.if_not_exists);
+        return exists(&name.name, create.if_not_exists);
     }
-    add_index(run, catalog, &table, Index { name, root: 0, columns, is_unique: create.unique }).await?;
+    add_index(run, catalog, &table, Index::new(name.name, columns, create.unique)).await?;
     Ok(None)
 }
 
@@ -499,7 +372,8 @@ pub(crate) async fn alter_table(
         let columns = columns_of(&table, &columns)?;
         if !is_primary {
             let name = name.unwrap_or_else(|| index_name(&table, &columns, "key"));
-            add_index(run, catalog, &table, Index { name, root: 0, columns, is_unique: true }).await?;
+            add_index(run, catalog, &table, Index { is_constraint: true, ..Index::new(name, columns, true) })
+                .await?;
             continue;
         }
         if table.primary.is_some() {
@@ -510,7 +384,7 @@ pub(crate) async fn alter_table(
         let mut new = (*table).clone();
         columns.iter().for_each(|column| new.columns[*column].not_null = true);
         let name = name.unwrap_or_else(|| format!("{}_pkey", table.name));
-        new.primary = Some(Key { name, columns });
+        new.primary = Some(Key { name, columns, comment: None });
         new.root = run.by.create_tree().await?.0;
         for index in &mut new.indexes {
             index.root = run.by.create_tree().await?.0;

@@ -1,0 +1,207 @@
+//! The rows of subqueries, for the expressions that ask for them.
+//!
+//! An evaluation that needs rows which are not there notes the subquery with the values of its row,
+//! and fails; it is repeated when the rows are there. The same values have the same answer, so each
+//! is found once in a statement.
+
+use std::{
+    cell::{Cell, OnceCell, RefCell},
+    collections::{HashMap, HashSet},
+    rc::Rc,
+};
+
+use crate::{
+    bind::query::{Query, Shared},
+    error::{Result, SqlError},
+    exec::KeptRows,
+    expr::{Asked, Comparison, Inputs},
+    spool::bytes_of,
+    types::{Value, encode},
+};
+
+/// The bytes of rows that are kept; beyond it they are found again when they are needed.
+const MOST_BYTES: usize = 64 << 20;
+
+/// A subquery that is to run, with the values that it gets.
+type Wanted = (Rc<Query>, Vec<Value>);
+
+/// The answers in a statement.
+#[derive(Default, Debug)]
+pub(crate) struct Answers {
+    known: RefCell<HashMap<(*const Query, Vec<u8>), Rc<Answer>>>,
+    wanted: RefCell<Option<Wanted>>,
+    bytes: Cell<usize>,
+    shared: RefCell<HashMap<usize, SharedRows>>,
+    working: RefCell<HashMap<usize, KeptRows>>,
+}
+
+/// The rows of a query of WITH.
+#[derive(Debug)]
+enum SharedRows {
+    /// They are not known yet; it gets these values.
+    Open(Vec<Value>),
+    Known(KeptRows),
+}
+
+/// The rows of a subquery.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    rows: Vec<Vec<Value>>,
+    /// The rows without NULL, and whether there are others.
+    set: OnceCell<(HashSet<Vec<u8>>, bool)>,
+}
+
+impl Answers {
+    /// Returns the rows of a subquery; else notes that they are wanted, and fails.
+    pub(crate) fn get(&self, query: &Rc<Query>, outer: Vec<Value>) -> Result<Rc<Answer>> {
+        let key = (Rc::as_ptr(query), encode::row(&outer));
+        if let Some(known) = self.known.borrow().get(&key) {
+            return Ok(known.clone());
+        }
+        *self.wanted.borrow_mut() = Some((query.clone(), outer));
+        Err(SqlError::unsupported("a subquery in this place"))
+    }
+
+    /// Returns the subquery whose rows an evaluation has missed.
+    pub(crate) fn take_wanted(&self) -> Option<Wanted> {
+        self.wanted.take()
+    }
+
+    pub(crate) fn supply(&self, query: &Rc<Query>, outer: &[Value], rows: Vec<Vec<Value>>) {
+        let bytes = 64 + rows.iter().map(|row| bytes_of(row)).sum::<usize>();
+        let mut known = self.known.borrow_mut();
+        if self.bytes.get() + bytes > MOST_BYTES {
+            // An expression may need several at once, so the last ones stay until there are more.
+            known.clear();
+            self.bytes.set(0);
+        }
+        self.bytes.set(self.bytes.get() + bytes);
+        let answer = Answer { rows, set: OnceCell::new() };
+        known.insert((Rc::as_ptr(query), encode::row(outer)), Rc::new(answer));
+    }
+
+    /// Forgets the answers of subqueries.
+    pub(crate) fn forget(&self) {
+        self.known.borrow_mut().clear();
+        self.wanted.take();
+        self.bytes.set(0);
+    }
+
+    /// Forgets all: the next statement has other rows.
+    pub(crate) fn end_statement(&self) {
+        self.forget();
+        self.shared.borrow_mut().clear();
+        self.working.borrow_mut().clear();
+    }
+
+    /// Begins a query whose WITH has a query, with the values that this gets.
+    pub(crate) fn begin_shared(&self, shared: &Shared, outer: Vec<Value>) {
+        self.shared.borrow_mut().insert(shared.number, SharedRows::Open(outer));
+    }
+
+    /// Returns the rows of a query of WITH; else the values with which it must run.
+    pub(crate) fn shared(&self, number: usize) -> std::result::Result<KeptRows, Vec<Value>> {
+        match self.shared.borrow().get(&number) {
+            Some(SharedRows::Known(rows)) => Ok(rows.clone()),
+            Some(SharedRows::Open(outer)) => Err(outer.clone()),
+            None => Err(Vec::new()),
+        }
+    }
+
+    pub(crate) fn set_shared(&self, number: usize, rows: KeptRows) {
+        self.shared.borrow_mut().insert(number, SharedRows::Known(rows));
+    }
+
+    /// Returns the newest rows of a recursive query.
+    pub(crate) fn working(&self, number: usize) -> KeptRows {
+        self.working.borrow().get(&number).cloned().unwrap_or_default()
+    }
+
+    /// Sets the newest rows of a recursive query. Returns those before.
+    pub(crate) fn set_working(&self, number: usize, rows: KeptRows) -> Option<KeptRows> {
+        self.working.borrow_mut().insert(number, rows)
+    }
+
+    pub(crate) fn restore_working(&self, number: usize, before: Option<KeptRows>) {
+        match before {
+            Some(rows) => self.working.borrow_mut().insert(number, rows),
+            None => self.working.borrow_mut().remove(&number),
+        };
+    }
+}
+
+impl Answer {
+    /// Answers a question.
+    pub(crate) fn to(&self, asked: &Asked, inputs: Inputs<'_>) -> Result<Value> {
+        match asked {
+            Asked::Exists => Ok(Value::Bool(!self.rows.is_empty())),
+            Asked::Value => match &self.rows[..] {
+                [] => Ok(Value::Null),
+                [row] => Ok(row[0].clone()),
+                _ => {
+                    let message = "more than one row returned by a subquery used as an expression";
+                    Err(SqlError::new("21000", message))
+                }
+            },
+            Asked::Array => {
+                let values: Vec<Value> = self.rows.iter().map(|row| row[0].clone()).collect();
+                Ok(Value::Array(Box::new(values.into())))
+            }
+            Asked::Compare { comparison, values, is_all } => {
+                let values: Vec<Value> =
+                    values.iter().map(|value| value.evaluate(inputs)).collect::<Result<_>>()?;
+                Ok(self.compared(*comparison, &values, *is_all))
+            }
+        }
+    }
+
+    fn compared(&self, comparison: Comparison, values: &[Value], is_all: bool) -> Value {
+        if self.rows.is_empty() {
+            return Value::Bool(is_all);
+        }
+        let is_set =
+            !is_all && comparison == Comparison::Equal || is_all && comparison == Comparison::NotEqual;
+        if is_set && !values.iter().any(Value::is_null) {
+            let (set, has_null) = self.set.get_or_init(|| {
+                let whole = self.rows.iter().filter(|row| !row.iter().any(Value::is_null));
+                let set: HashSet<Vec<u8>> = whole.map(|row| encode::identity(row)).collect();
+                let has_null = self.rows.iter().any(|row| row.iter().any(Value::is_null));
+                (set, has_null)
+            });
+            let is_there = set.contains(&encode::identity(values));
+            if is_there || !has_null {
+                return Value::Bool(is_there != is_all);
+            }
+        }
+        // The first row that decides; else NULL if one is unknown.
+        let mut is_unknown = false;
+        for row in &self.rows {
+            match compare_rows(comparison, values, row) {
+                Some(holds) if holds != is_all => return Value::Bool(holds),
+                Some(_) => {}
+                None => is_unknown = true,
+            }
+        }
+        if is_unknown { Value::Null } else { Value::Bool(is_all) }
+    }
+}
+
+/// Compares rows as SQL does; `None` if NULL leaves it open.
+pub(crate) fn compare_rows(comparison: Comparison, one: &[Value], other: &[Value]) -> Option<bool> {
+    let pairs = one.iter().zip(other);
+    let mut is_unknown = false;
+    for (one, other) in pairs {
+        if one.is_null() || other.is_null() {
+            if !matches!(comparison, Comparison::Equal | Comparison::NotEqual) {
+                return None;
+            }
+            is_unknown = true;
+            continue;
+        }
+        let order = one.compare(other);
+        if order.is_ne() {
+            return Some(comparison.holds(order));
+        }
+    }
+    if is_unknown { None } else { Some(comparison.holds(std::cmp::Ordering::Equal)) }
+}

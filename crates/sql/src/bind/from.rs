@@ -1,0 +1,513 @@
+//! FROM: the relations of a query, their columns, and the way in which they are joined.
+
+use std::{cell::RefCell, rc::Rc};
+
+use sqlparser::ast;
+
+use super::{
+    Around, Parent, Scope, ScopeColumn,
+    paths::Path,
+    query::{self, Query, Shared},
+    select::{ResultColumn, refuse},
+    sets::{self, SetCall},
+    wrong_kind,
+};
+use crate::{
+    catalog::{self, Privilege, Table, undefined},
+    error::{Result, SqlError, code},
+    expr::{Comparison, Expr},
+    parse::{folded, relation, simple},
+    system::{self, SystemTable},
+    types::Type,
+};
+
+/// The rows of a part of FROM.
+#[derive(Clone, Debug)]
+pub(crate) enum Relation {
+    Table(Rc<Table>),
+    System(&'static SystemTable),
+    /// A query, and the values that it gets; `None`: those of the query around it.
+    Query {
+        query: Rc<Query>,
+        outer: Option<Vec<Expr>>,
+    },
+    /// A query of WITH.
+    Shared(Rc<Shared>),
+    /// The newest rows of a recursive query.
+    Working(usize),
+    /// Functions that return rows, side by side, and whether the rows are numbered.
+    Functions(Vec<SetCall>, bool),
+    /// Joined sources that are one side of another join.
+    Joined(Rc<Vec<Source>>),
+}
+
+/// A relation of a query. Its columns follow those of the sources before it in rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) relation: Relation,
+    pub(crate) offset: usize,
+    pub(crate) width: usize,
+    /// The way to the rows of a table.
+    pub(crate) path: Path,
+    /// Conditions of rows that have the columns up to this source.
+    pub(crate) conditions: Vec<Expr>,
+    /// For an outer join: conditions without which the row has NULL here.
+    pub(crate) outer: Option<Vec<Expr>>,
+    /// Rows of this source without partner stay, too.
+    pub(crate) is_full: bool,
+}
+
+impl Source {
+    pub(crate) fn new(relation: Relation, offset: usize, width: usize) -> Self {
+        let path = Path::default();
+        Self { relation, offset, width, path, conditions: Vec::new(), outer: None, is_full: false }
+    }
+
+    pub(crate) fn table(&self) -> Option<&Rc<Table>> {
+        match &self.relation {
+            Relation::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
+    /// Returns true if its rows do not depend on those of sources before it.
+    pub(crate) fn is_constant(&self) -> bool {
+        let mut is_constant = self.path.is_constant();
+        let mut look = |expr: &Expr| expr.columns(&mut |_| is_constant = false);
+        match &self.relation {
+            Relation::Query { outer: Some(outer), .. } => outer.iter().for_each(&mut look),
+            Relation::Functions(calls, _) => {
+                calls.iter().flat_map(|call| &call.arguments).for_each(&mut look);
+            }
+            _ => {}
+        }
+        is_constant
+    }
+
+    /// Calls `act` with each of its expressions, to change it.
+    fn exprs(&mut self, act: &mut dyn FnMut(&mut Expr)) {
+        self.conditions.iter_mut().chain(self.outer.iter_mut().flatten()).for_each(&mut *act);
+        match &mut self.relation {
+            Relation::Query { outer: Some(outer), .. } => outer.iter_mut().for_each(act),
+            Relation::Functions(calls, _) => {
+                calls.iter_mut().flat_map(|call| &mut call.arguments).for_each(act);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The sources of FROM, their columns, and the conditions of inner joins.
+#[derive(Default)]
+pub(crate) struct From {
+    pub(crate) sources: Vec<Source>,
+    pub(crate) columns: Vec<ScopeColumn>,
+    pub(crate) conditions: Vec<Expr>,
+    width: usize,
+}
+
+/// Returns the columns of a table under an alias.
+pub(crate) fn scope_of(table: &Table, alias: &str) -> Vec<ScopeColumn> {
+    let columns =
+        table.columns.iter().map(|column| ResultColumn { name: column.name.clone(), of: column.of });
+    columns.enumerate().map(|(at, column)| ScopeColumn::new(alias, &column, at)).collect()
+}
+
+/// Splits a condition at its ANDs.
+pub(crate) fn conjuncts(expr: Expr, into: &mut Vec<Expr>) {
+    match expr {
+        Expr::And(all) => all.into_iter().for_each(|one| conjuncts(one, into)),
+        one => into.push(one),
+    }
+}
+
+/// Binds FROM.
+pub(crate) fn bind(from: &[ast::TableWithJoins], around: Around<'_>) -> Result<From> {
+    let mut bound = From::default();
+    for item in from {
+        bound.add_item(item, around)?;
+    }
+    Ok(bound)
+}
+
+/// The sides of a join whose rows stay without partner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    None,
+    Left,
+    Right,
+    Both,
+}
+
+impl From {
+    fn scope<'a>(&'a self, first: usize, around: Around<'a>) -> Scope<'a> {
+        Scope {
+            parent: around.parent,
+            with: around.with,
+            ..Scope::new(&self.columns[first..], around.parameters)
+        }
+    }
+
+    fn add_item(&mut self, item: &ast::TableWithJoins, around: Around<'_>) -> Result<()> {
+        use ast::{JoinConstraint as C, JoinOperator as J};
+        let first = (self.sources.len(), self.columns.len(), self.conditions.len(), self.width);
+        self.add_factor(&item.relation, around)?;
+        for join in &item.joins {
+            refuse(join.global, "GLOBAL JOIN")?;
+            let (constraint, kept) = match &join.join_operator {
+                J::CrossJoin(constraint @ C::None) => (constraint, Kept::None),
+                J::Join(constraint) | J::Inner(constraint) => (constraint, Kept::None),
+                J::Left(constraint) | J::LeftOuter(constraint) => (constraint, Kept::Left),
+                J::Right(constraint) | J::RightOuter(constraint) => (constraint, Kept::Right),
+                J::FullOuter(constraint) => (constraint, Kept::Both),
+                _ => return Err(SqlError::unsupported(format!("the join {join}"))),
+            };
+            let middle = (self.sources.len(), self.columns.len(), self.conditions.len(), self.width);
+            self.add_factor(&join.relation, around)?;
+            if kept != Kept::None {
+                self.unite(middle)?;
+            }
+            if matches!(kept, Kept::Right | Kept::Both) {
+                self.unite_before(first, middle)?;
+            }
+            let on = self.constraint(constraint, first.1, middle.1, kept, around)?;
+            match kept {
+                Kept::None => self.conditions.extend(on),
+                _ => {
+                    let last = self.sources.len() - 1;
+                    self.sources[last].outer = Some(on);
+                    self.sources[last].is_full = kept == Kept::Both;
+                }
+            }
+            if kept == Kept::Right {
+                self.exchange();
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one source of those behind a place, if they are several or have conditions.
+    fn unite(&mut self, from: (usize, usize, usize, usize)) -> Result<()> {
+        let (source, _, condition, offset) = from;
+        if self.sources.len() == source + 1 && self.conditions.len() == condition {
+            return Ok(());
+        }
+        let sources = self.sources.split_off(source);
+        let conditions = self.conditions.split_off(condition);
+        let joined = joined(sources, conditions, offset)?;
+        self.sources.push(Source { offset, ..joined });
+        Ok(())
+    }
+
+    /// Makes one source of those between two places.
+    fn unite_before(
+        &mut self,
+        first: (usize, usize, usize, usize),
+        middle: (usize, usize, usize, usize),
+    ) -> Result<()> {
+        let last = self.sources.split_off(middle.0);
+        let conditions = self.conditions.split_off(middle.2);
+        self.unite(first)?;
+        self.sources.extend(last);
+        self.conditions.extend(conditions);
+        Ok(())
+    }
+
+    /// Exchanges the last two sources: a right join is a left join of the other one.
+    fn exchange(&mut self) {
+        let count = self.sources.len();
+        self.sources.swap(count - 2, count - 1);
+        let (left, right) = self.sources.split_at_mut(count - 1);
+        let (left, right) = (&mut left[count - 2], &mut right[0]);
+        // Now `left` is the one that was right.
+        std::mem::swap(&mut left.outer, &mut right.outer);
+        let (old_left, old_right) = (right.offset, left.offset);
+        (left.offset, right.offset) = (old_left, old_left + left.width);
+        let (left_width, right_width) = (left.width, right.width);
+        let moved = move |column: usize| match column {
+            column if column >= old_right => column - old_right + old_left,
+            column if column >= old_left => column - old_left + old_left + left_width,
+            column => column,
+        };
+        debug_assert_eq!(old_left + right_width, old_right);
+        right.outer.iter_mut().flatten().for_each(|expr| expr.move_columns(&moved));
+        self.columns.iter_mut().for_each(|column| column.value.move_columns(&moved));
+    }
+
+    /// Binds the condition of a join.
+    fn constraint(
+        &mut self,
+        constraint: &ast::JoinConstraint,
+        left: usize,
+        right: usize,
+        kept: Kept,
+        around: Around<'_>,
+    ) -> Result<Vec<Expr>> {
+        let mut conditions = Vec::new();
+        let names: Vec<String> = match constraint {
+            ast::JoinConstraint::None => return Ok(conditions),
+            ast::JoinConstraint::On(on) => {
+                conjuncts(self.scope(left, around).condition(on, "JOIN/ON")?, &mut conditions);
+                return Ok(conditions);
+            }
+            ast::JoinConstraint::Using(names) => names.iter().map(simple).collect::<Result<_>>()?,
+            ast::JoinConstraint::Natural => {
+                let visible = |from: usize, to: usize| self.columns[from..to].iter().filter(|c| !c.is_hidden);
+                let own: Vec<&str> =
+                    visible(right, self.columns.len()).map(|column| column.name.as_str()).collect();
+                let shared = visible(left, right).filter(|column| own.contains(&column.name.as_str()));
+                shared.map(|column| column.name.clone()).collect()
+            }
+            ast::JoinConstraint::UsingAlias(..) => return Err(SqlError::unsupported("USING with an alias")),
+        };
+        let mut merged = Vec::new();
+        for name in &names {
+            let find = |from: usize, to: usize, side: &str| -> Result<usize> {
+                let is_it = |at: &usize| self.columns[*at].name == *name && !self.columns[*at].is_hidden;
+                let mut found = (from..to).filter(is_it);
+                match (found.next(), found.next()) {
+                    (Some(at), None) => Ok(at),
+                    (Some(_), Some(_)) => {
+                        let message =
+                            format!("common column name \"{name}\" appears more than once in {side} table");
+                        Err(SqlError::new(code::AMBIGUOUS_COLUMN, message))
+                    }
+                    (None, _) => {
+                        let message = format!(
+                            "column \"{name}\" specified in USING clause does not exist in {side} table"
+                        );
+                        Err(SqlError::new(code::UNDEFINED_COLUMN, message))
+                    }
+                }
+            };
+            let (one, other) = (find(left, right, "left")?, find(right, self.columns.len(), "right")?);
+            let scope = self.scope(left, around);
+            let (one_value, other_value, of) = scope.paired(
+                (self.columns[one].value.clone(), self.columns[one].of),
+                (self.columns[other].value.clone(), self.columns[other].of),
+                "=",
+            )?;
+            let equal =
+                Expr::Compare(Comparison::Equal, one_value.clone().boxed(), other_value.clone().boxed());
+            conditions.push(equal);
+            let value = match kept {
+                Kept::None | Kept::Left => one_value,
+                Kept::Right => other_value,
+                Kept::Both => Expr::Coalesce(vec![one_value, other_value]),
+            };
+            let mut column = self.columns[one].clone();
+            column.is_merged = true;
+            column.value = value;
+            column.of = of;
+            if kept == Kept::Both {
+                column.table = String::new();
+            }
+            self.columns[one].is_hidden = true;
+            self.columns[other].is_hidden = true;
+            merged.push(column);
+        }
+        // They are first among the columns of the join.
+        self.columns.splice(left..left, merged);
+        Ok(conditions)
+    }
+
+    fn add_factor(&mut self, factor: &ast::TableFactor, around: Around<'_>) -> Result<()> {
+        use ast::TableFactor as F;
+        match factor {
+            F::Table { name, alias, args: None, with_ordinality: false, .. } => {
+                let mut rest = factor.clone();
+                if let F::Table { alias, .. } = &mut rest {
+                    *alias = None;
+                }
+                let shown = rest.to_string();
+                let is_plain = shown == name.to_string() || shown == format!("ONLY {name}");
+                refuse(!is_plain, &format!("{shown} in FROM"))?;
+                let (relation, columns, default) = find(name, around)?;
+                self.add(relation, columns, &default, alias.as_ref())
+            }
+            F::Derived { lateral, subquery, alias, sample: None } => {
+                let first = if *lateral { 0 } else { self.columns.len() };
+                let scope = self.scope(first, around);
+                let (query, outer) = query::bind_inner(subquery, scope)?;
+                let columns = query.columns.clone();
+                let relation = Relation::Query { query: Rc::new(query), outer: Some(outer) };
+                self.add(relation, columns, "", alias.as_ref())
+            }
+            F::NestedJoin { table_with_joins, alias: None } => self.add_item(table_with_joins, around),
+            F::Table { name, alias, args: Some(args), with_ordinality, .. } if args.settings.is_none() => {
+                self.add_function(name, &args.args, *with_ordinality, alias.as_ref(), around)
+            }
+            F::Function { lateral: _, name, args, with_ordinality, alias } => {
+                self.add_function(name, args, *with_ordinality, alias.as_ref(), around)
+            }
+            F::UNNEST {
+                alias,
+                array_exprs,
+                with_offset: false,
+                with_offset_alias: None,
+                with_ordinality,
+            } => {
+                let scope = self.scope(0, around);
+                let calls =
+                    array_exprs.iter().map(|expr| sets::bind("unnest", vec![scope.bind(expr)?], &scope));
+                let calls = calls.collect::<Result<Vec<_>>>()?;
+                self.add_calls("unnest", calls, *with_ordinality, alias.as_ref())
+            }
+            other => Err(SqlError::unsupported(format!("{other} in FROM"))),
+        }
+    }
+
+    fn add_function(
+        &mut self,
+        name: &ast::ObjectName,
+        arguments: &[ast::FunctionArg],
+        is_numbered: bool,
+        alias: Option<&ast::TableAlias>,
+        around: Around<'_>,
+    ) -> Result<()> {
+        let name = match &name.0[..] {
+            [.., last] => last.as_ident().map(folded).unwrap_or_default(),
+            [] => String::new(),
+        };
+        let scope = self.scope(0, around);
+        let mut bound = Vec::new();
+        for argument in arguments {
+            let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) = argument else {
+                return Err(SqlError::unsupported(format!("the arguments of {name} in FROM")));
+            };
+            bound.push(scope.bind(argument)?);
+        }
+        let call = sets::bind(&name, bound, &scope)?;
+        self.add_calls(&name, vec![call], is_numbered, alias)
+    }
+
+    fn add_calls(
+        &mut self,
+        name: &str,
+        calls: Vec<SetCall>,
+        is_numbered: bool,
+        alias: Option<&ast::TableAlias>,
+    ) -> Result<()> {
+        let mut columns: Vec<ResultColumn> = calls.iter().flat_map(|call| call.columns.clone()).collect();
+        // The only column of a function has the name of the alias.
+        if let ([column], Some(alias)) = (&mut columns[..], alias)
+            && calls[0].is_scalar
+        {
+            column.name = folded(&alias.name);
+        }
+        if is_numbered {
+            columns.push(ResultColumn { name: "ordinality".into(), of: Type::Int8 });
+        }
+        self.add(Relation::Functions(calls, is_numbered), columns, name, alias)
+    }
+
+    fn add(
+        &mut self,
+        relation: Relation,
+        mut columns: Vec<ResultColumn>,
+        default: &str,
+        alias: Option<&ast::TableAlias>,
+    ) -> Result<()> {
+        let name = alias.map_or(default.to_owned(), |alias| folded(&alias.name));
+        if let Some(alias) = alias {
+            refuse(alias.at.is_some(), "an alias with AT")?;
+            let aliases: Vec<String> = alias.columns.iter().map(|column| folded(&column.name)).collect();
+            query::rename(&mut columns, &aliases, &name)?;
+        }
+        if !name.is_empty() && self.columns.iter().any(|column| column.table == name) {
+            let message = format!("table name \"{name}\" specified more than once");
+            return Err(SqlError::new(code::DUPLICATE_ALIAS, message));
+        }
+        let offset = self.width;
+        let scoped = columns.iter().enumerate();
+        self.columns.extend(scoped.map(|(at, column)| ScopeColumn::new(&name, column, offset + at)));
+        self.sources.push(Source::new(relation, offset, columns.len()));
+        self.width += columns.len();
+        Ok(())
+    }
+}
+
+/// Makes one source of several, whose rows begin at an offset.
+fn joined(mut sources: Vec<Source>, mut conditions: Vec<Expr>, offset: usize) -> Result<Source> {
+    let mut needs_others = false;
+    let mut own = |expr: &mut Expr| {
+        expr.columns(&mut |column| needs_others |= column < offset);
+        expr.move_columns(&|column| column.saturating_sub(offset));
+    };
+    for source in &mut sources {
+        source.offset -= offset;
+        source.exprs(&mut own);
+    }
+    conditions.iter_mut().for_each(&mut own);
+    refuse(needs_others, "LATERAL inside of an outer join of several tables")?;
+    let constant = super::paths::place(&mut sources, conditions);
+    if let Some(first) = sources.first_mut() {
+        first.conditions.extend(constant);
+    }
+    let width = sources.iter().map(|source| source.width).sum();
+    Ok(Source::new(Relation::Joined(Rc::new(sources)), offset, width))
+}
+
+/// Finds a relation by its name. Returns it with its columns and the name that it has without
+/// alias.
+fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<ResultColumn>, String)> {
+    let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident().map(folded)).collect();
+    let (schema, own) = match &parts[..] {
+        [own] => (None, own.as_str()),
+        [schema, own] => (Some(schema.as_str()), own.as_str()),
+        _ => return Err(SqlError::unsupported(format!("the name {name}"))),
+    };
+    if schema.is_none()
+        && let Some(reference) = around.with.and_then(|with| with.find(own))
+    {
+        return Ok((reference.relation.clone(), reference.columns.clone(), own.to_owned()));
+    }
+    if let Some(table) = system::find_table(schema, own) {
+        let columns = table.columns.iter();
+        let columns = columns.map(|(name, of)| ResultColumn { name: (*name).to_owned(), of: *of }).collect();
+        return Ok((Relation::System(table), columns, own.to_owned()));
+    }
+    if let Some(view) = system::find_view(schema, own) {
+        let (relation, columns) = bind_view(view.text, around)?;
+        return Ok((relation, columns, own.to_owned()));
+    }
+    if matches!(schema, Some("pg_catalog" | "information_schema")) {
+        return Err(undefined(&parts.join(".")));
+    }
+    let name = relation(name)?;
+    let parameters = around.parameters;
+    let column = |name: &String, of| ResultColumn { name: name.clone(), of };
+    match parameters.relation(&name)? {
+        catalog::Relation::Table(table) => {
+            parameters.check(&table.owner, &table.grants, Privilege::Select, "table", &table.name)?;
+            let columns = table.columns.iter().map(|known| column(&known.name, known.of)).collect();
+            Ok((Relation::Table(table), columns, own.to_owned()))
+        }
+        catalog::Relation::View(view) => {
+            parameters.check(&view.owner, &view.grants, Privilege::Select, "view", &view.name)?;
+            let (relation, mut columns) = bind_view(&view.text, around)?;
+            columns.iter_mut().zip(&view.columns).for_each(|(found, known)| {
+                found.name.clone_from(&known.name);
+            });
+            Ok((relation, columns, own.to_owned()))
+        }
+        catalog::Relation::Sequence(_) | catalog::Relation::Index(_) => Err(wrong_kind(&name)),
+    }
+}
+
+/// Binds the query of a view, which knows no names around it.
+pub(crate) fn bind_view(text: &str, around: Around<'_>) -> Result<(Relation, Vec<ResultColumn>)> {
+    let damaged = || SqlError::new(code::DATA_CORRUPTED, format!("the view {text} is malformed"));
+    let parsed = crate::parse::parse(text)?.pop().ok_or_else(damaged)?;
+    let crate::parse::Statement::Sql(statement) = parsed else { return Err(damaged()) };
+    let ast::Statement::Query(query) = *statement else { return Err(damaged()) };
+    let parent = Parent { scope: Scope::new(&[], around.parameters), captured: RefCell::default() };
+    let alone = Around { parameters: around.parameters, parent: Some(&parent), with: None };
+    let views = &around.parameters.views;
+    views.set(views.get() + 1);
+    let mut bound = query::bind(&query, alone)?;
+    views.set(views.get() - 1);
+    query::settle(&mut bound);
+    let columns = bound.columns.clone();
+    Ok((Relation::Query { query: Rc::new(bound), outer: Some(Vec::new()) }, columns))
+}

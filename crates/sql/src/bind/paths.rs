@@ -1,0 +1,202 @@
+//! The ways to the rows of tables: which key or index serves which conditions.
+
+use std::rc::Rc;
+
+use super::{
+    from::{Relation, Source, conjuncts},
+    select::OrderKey,
+};
+use crate::{
+    catalog::Table,
+    expr::{Comparison, Expr},
+    spool::Direction,
+    types::Type,
+};
+
+/// The way to the rows of a table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Path {
+    /// The index; `None`: the order of the rows themselves.
+    pub(crate) index: Option<usize>,
+    /// The values of the first columns of the key.
+    pub(crate) prefix: Vec<Expr>,
+    /// The bounds of the next column; true if the value itself belongs to it.
+    pub(crate) lower: Option<(Expr, bool)>,
+    pub(crate) upper: Option<(Expr, bool)>,
+    /// The columns of the key.
+    pub(crate) columns: Vec<usize>,
+    /// The rows come from the last one to the first one.
+    pub(crate) is_backward: bool,
+    /// It leads to no row with NULL in the column behind the equal ones.
+    pub(crate) skips_null: bool,
+}
+
+impl Path {
+    /// Returns true if it leads to at most one row, by its primary key.
+    pub(crate) fn is_point(&self, table: &Table) -> bool {
+        self.index.is_none()
+            && table.primary.as_ref().is_some_and(|primary| primary.columns.len() == self.prefix.len())
+    }
+
+    /// Returns true if it leads to rows in the order of these columns, those with equal values in
+    /// any order.
+    fn orders(&self, wanted: &[usize]) -> bool {
+        let (equal, rest) = self.columns.split_at(self.prefix.len());
+        let mut rest = rest.iter();
+        wanted.iter().all(|column| equal.contains(column) || rest.next() == Some(column))
+    }
+
+    /// Returns true if it does not depend on sources before it.
+    pub(crate) fn is_constant(&self) -> bool {
+        let mut is_constant = true;
+        let bounds = [&self.lower, &self.upper].into_iter().flatten().map(|(bound, _)| bound);
+        self.prefix.iter().chain(bounds).for_each(|expr| expr.columns(&mut |_| is_constant = false));
+        is_constant
+    }
+}
+
+/// Returns the number of sources that a condition needs.
+fn needs(expr: &Expr, offsets: &[usize]) -> usize {
+    let mut last = None;
+    expr.columns(&mut |column| last = last.max(Some(column)));
+    last.map_or(0, |column| offsets.iter().filter(|offset| **offset <= column).count())
+}
+
+/// A condition `column comparison value`, where the value needs only the sources before.
+struct Bound {
+    column: usize,
+    comparison: Comparison,
+    value: Expr,
+}
+
+/// Returns whether values of a type have the keys of texts.
+fn has_text_key(of: Type) -> bool {
+    matches!(of, Type::Text | Type::Varchar(_) | Type::Name)
+}
+
+fn bound_of(expr: &Expr, offset: usize, table: &Table) -> Option<Bound> {
+    let Expr::Compare(comparison, one, other) = expr else { return None };
+    // Integers of all lengths have the same keys.
+    let column = |expr: &Expr| match expr {
+        Expr::Column(column) => Some(*column),
+        Expr::Cast { value, from, to, .. }
+            if from.is_integer() && to.is_integer() || has_text_key(*from) && has_text_key(*to) =>
+        {
+            match **value {
+                Expr::Column(column) => Some(column),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    let own = |column: &usize| (offset..offset + table.columns.len()).contains(column);
+    let is_earlier = |expr: &Expr| {
+        let mut is_earlier = true;
+        expr.columns(&mut |column| is_earlier &= column < offset);
+        is_earlier
+    };
+    let sides = [(one, *comparison, other), (other, comparison.exchanged(), one)];
+    sides.into_iter().find_map(|(side, comparison, value)| {
+        let column = column(side).filter(own).filter(|_| is_earlier(value))?;
+        Some(Bound { column: column - offset, comparison, value: (**value).clone() })
+    })
+}
+
+/// Chooses the way to a table's rows for conditions that are needed for each of them.
+pub(crate) fn choose_path(table: &Table, offset: usize, conditions: &[Expr]) -> Path {
+    let bounds: Vec<Bound> = conditions.iter().filter_map(|expr| bound_of(expr, offset, table)).collect();
+    let path_of = |index: Option<usize>, columns: &[usize]| {
+        let equal = |column: &usize| {
+            bounds.iter().find(|bound| bound.column == *column && bound.comparison == Comparison::Equal)
+        };
+        let prefix: Vec<Expr> = columns.iter().map_while(equal).map(|bound| bound.value.clone()).collect();
+        let find = |open, closed| {
+            let column = columns.get(prefix.len())?;
+            let is_it = |bound: &&Bound| {
+                bound.column == *column && (bound.comparison == open || bound.comparison == closed)
+            };
+            bounds.iter().find(is_it).map(|bound| (bound.value.clone(), bound.comparison == closed))
+        };
+        let lower = find(Comparison::Greater, Comparison::GreaterOrEqual);
+        let upper = find(Comparison::Less, Comparison::LessOrEqual);
+        Path { index, prefix, lower, upper, columns: columns.to_vec(), ..Path::default() }
+    };
+    // The most equal columns, then a range, then the rows themselves.
+    let worth = |path: &Path| {
+        let ranges = usize::from(path.lower.is_some()) + usize::from(path.upper.is_some());
+        let columns = path.index.map_or(0, |index| usize::from(table.indexes[index].is_unique));
+        (path.prefix.len(), ranges, path.index.is_none(), columns)
+    };
+    let primary = table.primary.as_ref().map(|primary| path_of(None, &primary.columns));
+    let indexes = table.indexes.iter().enumerate().map(|(at, index)| path_of(Some(at), &index.columns));
+    let useful = |path: &Path| !path.prefix.is_empty() || path.lower.is_some() || path.upper.is_some();
+    primary.into_iter().chain(indexes).filter(useful).max_by_key(worth).unwrap_or_default()
+}
+
+/// Lets a table's rows come in the order of columns, if its path or an index allows that. Another
+/// path than that of the conditions is for queries that need only the first rows.
+pub(super) fn order_path(
+    source: &mut Source,
+    wanted: &[usize],
+    is_backward: bool,
+    needs_first: bool,
+) -> bool {
+    let Relation::Table(table) = &source.relation else { return false };
+    if !source.path.orders(wanted) {
+        let is_free =
+            source.path.prefix.is_empty() && source.path.lower.is_none() && source.path.upper.is_none();
+        let path = |index: Option<usize>, columns: &[usize]| Path {
+            index,
+            columns: columns.to_vec(),
+            ..Path::default()
+        };
+        let primary = table.primary.iter().map(|primary| path(None, &primary.columns));
+        let indexes = table.indexes.iter().enumerate().map(|(at, index)| path(Some(at), &index.columns));
+        let mut paths = primary.chain(indexes.filter(|_| needs_first)).filter(|path| path.orders(wanted));
+        match paths.next().filter(|_| is_free) {
+            Some(path) => source.path = path,
+            None => return false,
+        }
+    }
+    source.path.is_backward = is_backward;
+    true
+}
+
+/// Returns the columns of an order in which one path can lead to rows, and whether it leads
+/// backward.
+pub(super) fn path_order(order: &[OrderKey]) -> Option<(Vec<usize>, bool)> {
+    let is_backward = order.first()?.direction.is_descending;
+    // NULL is the highest value of a key.
+    let direction = Direction { is_descending: is_backward, nulls_first: is_backward };
+    let column = |key: &OrderKey| match key.by {
+        Expr::Column(column) if key.direction == direction => Some(column),
+        _ => None,
+    };
+    Some((order.iter().map(column).collect::<Option<_>>()?, is_backward))
+}
+
+/// Returns the source of a statement that changes rows of one table.
+pub(crate) fn single_source(table: &Rc<Table>, condition: Option<Expr>) -> Source {
+    let mut conditions = Vec::new();
+    condition.into_iter().for_each(|condition| conjuncts(condition, &mut conditions));
+    let path = choose_path(table, 0, &conditions);
+    let source = Source::new(Relation::Table(table.clone()), 0, table.columns.len());
+    Source { path, conditions, ..source }
+}
+
+/// Distributes conditions over sources, and chooses the ways to their rows. Returns the conditions
+/// without columns.
+pub(crate) fn place(sources: &mut [Source], mut conditions: Vec<Expr>) -> Vec<Expr> {
+    let offsets: Vec<usize> = sources.iter().map(|source| source.offset).collect();
+    let constant = conditions.extract_if(.., |expr| needs(expr, &offsets) == 0).collect();
+    // A row without partner has NULL in the sources before it, so conditions of these come behind.
+    let first = sources.iter().rposition(|source| source.is_full).unwrap_or(0);
+    for (at, source) in sources.iter_mut().enumerate().skip(first) {
+        let here: Vec<Expr> = conditions.extract_if(.., |expr| needs(expr, &offsets) <= at + 1).collect();
+        if let Some(table) = source.table().filter(|_| !source.is_full) {
+            source.path = choose_path(table, source.offset, source.outer.as_ref().unwrap_or(&here));
+        }
+        source.conditions.extend(here);
+    }
+    constant
+}

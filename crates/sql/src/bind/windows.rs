@@ -1,0 +1,258 @@
+//! Window functions: values of a row that depend on others of its query.
+
+use std::cell::RefCell;
+
+use sqlparser::ast;
+
+use super::{
+    Scope, Typed,
+    aggregates::{Aggregate, AggregateKind, is_aggregate},
+    coerce,
+    select::{OrderKey, direction_of},
+    sets::SetCall,
+};
+use crate::{
+    error::{Result, SqlError, code},
+    expr::Expr,
+    types::{Type, Value},
+};
+
+/// A window function, with the rows that it sees.
+#[derive(Clone, Debug)]
+pub(crate) struct WindowCall {
+    pub(crate) function: WindowFunction,
+    pub(crate) partition: Vec<Expr>,
+    pub(crate) order: Vec<OrderKey>,
+    pub(crate) frame: Frame,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum WindowFunction {
+    Aggregate(Box<Aggregate>),
+    RowNumber,
+    Rank,
+    DenseRank,
+    PercentRank,
+    CumeDist,
+    Ntile(Expr),
+    /// The value of the row so many behind it, or the other value.
+    Offset {
+        value: Expr,
+        count: Expr,
+        default: Expr,
+        is_before: bool,
+    },
+    First(Expr),
+    Last(Expr),
+    Nth(Expr, Expr),
+}
+
+/// The rows around a row that a function sees.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    pub(crate) units: ast::WindowFrameUnits,
+    pub(crate) start: Bound,
+    pub(crate) end: Bound,
+}
+
+/// An end of a frame.
+#[derive(Clone, Debug)]
+pub(crate) enum Bound {
+    First,
+    /// So many before the row.
+    Before(Expr),
+    Current,
+    /// So many behind the row.
+    Behind(Expr),
+    Last,
+}
+
+/// The window functions and the functions that return rows of a query.
+pub(crate) struct Calls {
+    named: Vec<ast::NamedWindowDefinition>,
+    windows: RefCell<Vec<(ast::Function, WindowCall, Type)>>,
+    sets: RefCell<Vec<(ast::Function, SetCall)>>,
+}
+
+impl Calls {
+    /// The first places of their values in rows, until the places are known.
+    pub(crate) const WINDOWS: usize = 1 << 32;
+    pub(crate) const SETS: usize = 2 << 32;
+
+    pub(crate) fn new(named: &[ast::NamedWindowDefinition]) -> Self {
+        Self { named: named.to_vec(), windows: RefCell::default(), sets: RefCell::default() }
+    }
+
+    pub(crate) fn clear(&self) {
+        self.windows.borrow_mut().clear();
+        self.sets.borrow_mut().clear();
+    }
+
+    pub(crate) fn take(&self) -> (Vec<WindowCall>, Vec<SetCall>) {
+        let windows = self.windows.take().into_iter().map(|(_, call, _)| call).collect();
+        (windows, self.sets.take().into_iter().map(|(_, call)| call).collect())
+    }
+
+    pub(super) fn add_set(&self, function: &ast::Function, call: SetCall) -> Typed {
+        let mut sets = self.sets.borrow_mut();
+        let of = call.columns[0].of;
+        let known = sets.iter().position(|(known, _)| known == function);
+        let at = known.unwrap_or_else(|| {
+            sets.push((function.clone(), call));
+            sets.len() - 1
+        });
+        (Expr::Column(Self::SETS + at), of)
+    }
+
+    /// Returns the window with a name.
+    fn named(&self, name: &ast::Ident) -> Result<&ast::WindowSpec> {
+        let found = self.named.iter().find(|ast::NamedWindowDefinition(known, _)| known == name);
+        match found {
+            Some(ast::NamedWindowDefinition(_, ast::NamedWindowExpr::WindowSpec(spec))) => Ok(spec),
+            Some(ast::NamedWindowDefinition(_, ast::NamedWindowExpr::NamedWindow(other)))
+                if other != name =>
+            {
+                self.named(other)
+            }
+            _ => {
+                let message = format!("window \"{}\" does not exist", name.value);
+                Err(SqlError::new(code::UNDEFINED_OBJECT, message))
+            }
+        }
+    }
+}
+
+impl Scope<'_> {
+    /// Binds a call with OVER.
+    pub(super) fn window(&self, name: &str, function: &ast::Function) -> Result<Typed> {
+        let Some(calls) = self.calls else {
+            let message = "window functions are not allowed here";
+            return Err(SqlError::new("42P20", message));
+        };
+        let known = calls.windows.borrow().iter().position(|(known, ..)| known == function);
+        if let Some(at) = known {
+            return Ok((Expr::Column(Calls::WINDOWS + at), calls.windows.borrow()[at].2));
+        }
+        let spec = match &function.over {
+            Some(ast::WindowType::WindowSpec(spec)) => spec.clone(),
+            Some(ast::WindowType::NamedWindow(name)) => calls.named(name)?.clone(),
+            None => return Err(SqlError::unsupported(format!("the call {function}"))),
+        };
+        let spec = match &spec.window_name {
+            None => spec,
+            Some(name) => {
+                let base = calls.named(name)?;
+                let order_by = if spec.order_by.is_empty() { &base.order_by } else { &spec.order_by }.clone();
+                let partition_by = base.partition_by.clone();
+                ast::WindowSpec { window_name: None, partition_by, order_by, ..spec }
+            }
+        };
+        // The functions see groups if the query has them.
+        let inner = Scope { calls: None, ..*self };
+        let partition =
+            spec.partition_by.iter().map(|expr| Ok(inner.bind(expr)?.0)).collect::<Result<Vec<_>>>()?;
+        let mut order = Vec::new();
+        for key in &spec.order_by {
+            order.push(OrderKey { by: inner.bind(&key.expr)?.0, direction: direction_of(key)? });
+        }
+        let frame = match &spec.window_frame {
+            None => Frame {
+                units: ast::WindowFrameUnits::Range,
+                start: Bound::First,
+                end: if order.is_empty() { Bound::Last } else { Bound::Current },
+            },
+            Some(frame) => inner.frame(frame)?,
+        };
+        let (bound, of) = inner.window_function(name, function)?;
+        let call = WindowCall { function: bound, partition, order, frame };
+        let mut windows = calls.windows.borrow_mut();
+        windows.push((function.clone(), call, of));
+        Ok((Expr::Column(Calls::WINDOWS + windows.len() - 1), of))
+    }
+
+    fn frame(&self, frame: &ast::WindowFrame) -> Result<Frame> {
+        use ast::WindowFrameBound as B;
+        let bound = |bound: &B| -> Result<Bound> {
+            let count = |expr: &ast::Expr| coerce(self.bind(expr)?, Type::Int8, self.parameters, false);
+            Ok(match bound {
+                B::CurrentRow => Bound::Current,
+                B::Preceding(None) => Bound::First,
+                B::Following(None) => Bound::Last,
+                B::Preceding(Some(expr)) => Bound::Before(count(expr)?),
+                B::Following(Some(expr)) => Bound::Behind(count(expr)?),
+            })
+        };
+        let start = bound(&frame.start_bound)?;
+        let end = frame.end_bound.as_ref().map_or(Ok(Bound::Current), bound)?;
+        let counts = |bound: &Bound| matches!(bound, Bound::Before(_) | Bound::Behind(_));
+        if frame.units == ast::WindowFrameUnits::Range && (counts(&start) || counts(&end)) {
+            return Err(SqlError::unsupported("RANGE with an offset"));
+        }
+        Ok(Frame { units: frame.units, start, end })
+    }
+
+    fn window_function(&self, name: &str, function: &ast::Function) -> Result<(WindowFunction, Type)> {
+        use WindowFunction as W;
+        let unsupported = || SqlError::unsupported(format!("the call {function}"));
+        if is_aggregate(name) {
+            // Its arguments may be aggregates of the groups of the query.
+            let (aggregate, of) = self.aggregate_over(name, function)?;
+            return Ok((W::Aggregate(Box::new(aggregate)), of));
+        }
+        let list = match &function.args {
+            ast::FunctionArguments::List(list) if function.filter.is_none() => list,
+            _ => return Err(unsupported()),
+        };
+        let mut arguments = Vec::new();
+        for argument in &list.args {
+            let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) = argument else {
+                return Err(unsupported());
+            };
+            arguments.push(self.bind(argument)?);
+        }
+        let count = |typed: Typed| coerce(typed, Type::Int8, self.parameters, false);
+        let is_before = name == "lag";
+        Ok(match (name, arguments.len()) {
+            ("row_number", 0) => (W::RowNumber, Type::Int8),
+            ("rank", 0) => (W::Rank, Type::Int8),
+            ("dense_rank", 0) => (W::DenseRank, Type::Int8),
+            ("percent_rank", 0) => (W::PercentRank, Type::Float8),
+            ("cume_dist", 0) => (W::CumeDist, Type::Float8),
+            ("ntile", 1) => (W::Ntile(count(arguments.remove(0))?), Type::Int4),
+            ("lag" | "lead", 1..=3) => {
+                let mut rest = arguments.split_off(1).into_iter();
+                let one = (Expr::Value(Value::Int(1)), Type::Int8);
+                let count = count(rest.next().unwrap_or(one))?;
+                let mut both = vec![arguments.remove(0)];
+                both.push(rest.next().unwrap_or((Expr::Value(Value::Null), Type::Unknown)));
+                let (mut both, of) = self.unified(both, name)?;
+                let default = both.pop().unwrap_or(Expr::Value(Value::Null));
+                let value = both.pop().unwrap_or(Expr::Value(Value::Null));
+                (W::Offset { value, count, default, is_before }, of)
+            }
+            ("first_value", 1) => {
+                let (value, of) = arguments.remove(0);
+                (W::First(value), of)
+            }
+            ("last_value", 1) => {
+                let (value, of) = arguments.remove(0);
+                (W::Last(value), of)
+            }
+            ("nth_value", 2) => {
+                let number = count(arguments.remove(1))?;
+                let (value, of) = arguments.remove(0);
+                (W::Nth(value, number), of)
+            }
+            _ => {
+                let message = format!("window function {name} does not exist");
+                return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
+            }
+        })
+    }
+
+    fn aggregate_over(&self, name: &str, function: &ast::Function) -> Result<(Aggregate, Type)> {
+        let kind = super::aggregates::kind_of(name).unwrap_or(AggregateKind::Count);
+        let plain = ast::Function { over: None, ..function.clone() };
+        self.aggregate_in(kind, &plain, *self)
+    }
+}

@@ -1,0 +1,415 @@
+//! The descriptions of relations, as the catalog keeps them. A field that a former version did not
+//! write has a default.
+
+use plexus_base::BlockId;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{Result, SqlError, code},
+    sequences::Sequence,
+    types::{Type, Value, encode},
+};
+
+/// The schema that each database has.
+pub(crate) const PUBLIC: &str = "public";
+
+pub(crate) fn public() -> String {
+    PUBLIC.to_owned()
+}
+
+/// A relation's schema and name.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) struct RelationName {
+    pub(crate) schema: String,
+    pub(crate) name: String,
+}
+
+impl RelationName {
+    pub(crate) fn new(schema: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { schema: schema.into(), name: name.into() }
+    }
+
+    /// Returns the end of its key in the catalog. The default schema is left out: a name has no
+    /// byte 0.
+    pub(crate) fn key(&self) -> String {
+        match self.schema.as_str() {
+            PUBLIC => self.name.clone(),
+            schema => format!("{schema}\0{}", self.name),
+        }
+    }
+
+    /// Returns the relation of the end of a key.
+    pub(crate) fn of_key(key: &str) -> Self {
+        match key.split_once('\0') {
+            None => Self::new(PUBLIC, key),
+            Some((schema, name)) => Self::new(schema, name),
+        }
+    }
+
+    /// Returns it as statements name it: with its schema before a byte 0.
+    pub(crate) fn qualified(&self) -> String {
+        format!("{}\0{}", self.schema, self.name)
+    }
+
+    /// Returns it as SQL writes it, with its schema unless that is the default one.
+    pub(crate) fn quoted(&self) -> String {
+        let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+        match self.schema.as_str() {
+            PUBLIC => quoted(&self.name),
+            schema => format!("{}.{}", quoted(schema), quoted(&self.name)),
+        }
+    }
+}
+
+/// Returns a name as a message shows it: the byte 0 behind its schema is a point.
+pub(crate) fn shown(name: &str) -> String {
+    name.replace('\0', ".")
+}
+
+/// A right to use a relation, a schema or a database.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) enum Privilege {
+    Select,
+    Insert,
+    Update,
+    Delete,
+    Truncate,
+    References,
+    Trigger,
+    Usage,
+    Create,
+    Connect,
+    Temporary,
+}
+
+/// A right that a role has been given.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Grant {
+    /// The role; `None`: all roles.
+    pub(crate) role: Option<String>,
+    pub(crate) privilege: Privilege,
+    /// The role may give it to others.
+    pub(crate) can_grant: bool,
+    /// The role that has given it.
+    pub(crate) by: String,
+}
+
+/// A table as the catalog describes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Table {
+    pub(crate) id: u64,
+    #[serde(default = "public")]
+    pub(crate) schema: String,
+    pub(crate) name: String,
+    /// The role that may change it, beside superusers.
+    pub(crate) owner: String,
+    /// The root of the tree with the rows.
+    pub(crate) root: u64,
+    pub(crate) columns: Vec<Column>,
+    /// The primary key, in whose order the rows are; without one each row has a number.
+    pub(crate) primary: Option<Key>,
+    pub(crate) indexes: Vec<Index>,
+    #[serde(default)]
+    pub(crate) checks: Vec<Check>,
+    #[serde(default)]
+    pub(crate) foreign_keys: Vec<ForeignKey>,
+    /// The tables whose foreign keys name this one.
+    #[serde(default)]
+    pub(crate) referenced_by: Vec<RelationName>,
+    #[serde(default)]
+    pub(crate) grants: Vec<Grant>,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) of: Type,
+    pub(crate) not_null: bool,
+    /// The text of the expression.
+    pub(crate) default: Option<String>,
+    /// The sequences that the expression names, by the ends of their keys.
+    #[serde(default)]
+    pub(crate) sequences: Vec<String>,
+    /// The sequence that is removed with the column, by the end of its key.
+    #[serde(default)]
+    pub(crate) own_sequence: Option<String>,
+    /// Its values come from its sequence.
+    #[serde(default)]
+    pub(crate) identity: Option<Identity>,
+    /// The text of the expression that computes its values of those of the other columns.
+    #[serde(default)]
+    pub(crate) generated: Option<String>,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+/// The kind of a column whose values come from its sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Identity {
+    /// Statements cannot give other values, unless they override it.
+    Always,
+    ByDefault,
+}
+
+impl Column {
+    pub(crate) fn new(name: &str, of: Type) -> Self {
+        Self {
+            name: name.to_owned(),
+            of,
+            not_null: false,
+            default: None,
+            sequences: Vec::new(),
+            own_sequence: None,
+            identity: None,
+            generated: None,
+            comment: None,
+        }
+    }
+}
+
+/// A primary key: its name and its columns.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Key {
+    pub(crate) name: String,
+    pub(crate) columns: Vec<usize>,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+/// An index: a tree with the columns, and the key of the row.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Index {
+    pub(crate) name: String,
+    pub(crate) root: u64,
+    /// The columns by which rows can be found. An index with `parts` or a condition has none here.
+    pub(crate) columns: Vec<usize>,
+    pub(crate) is_unique: bool,
+    /// A constraint UNIQUE has made it.
+    #[serde(default)]
+    pub(crate) is_constraint: bool,
+    /// Its columns and expressions, if it has an expression or a condition.
+    #[serde(default)]
+    pub(crate) parts: Vec<IndexPart>,
+    /// The text of the condition of the rows that it has.
+    #[serde(default)]
+    pub(crate) condition: Option<String>,
+    /// The order of each column, as the definition says; its entries rise all the same.
+    #[serde(default)]
+    pub(crate) order: Vec<IndexOrder>,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+/// A part of the key of an index.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum IndexPart {
+    Column(usize),
+    /// The text of an expression, and the type of its value.
+    Expression(String, Type),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(crate) struct IndexOrder {
+    pub(crate) is_descending: bool,
+    pub(crate) nulls_first: bool,
+}
+
+/// A condition of all rows of a table.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Check {
+    pub(crate) name: String,
+    /// The text of the condition.
+    pub(crate) condition: String,
+    /// The columns that it names.
+    pub(crate) columns: Vec<usize>,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+/// The columns of a table whose values are those of a row of another table, or NULL.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ForeignKey {
+    pub(crate) name: String,
+    pub(crate) columns: Vec<usize>,
+    /// The other table, and its columns, which a primary key or a unique index has.
+    pub(crate) table: RelationName,
+    pub(crate) referenced: Vec<usize>,
+    pub(crate) on_delete: Action,
+    pub(crate) on_update: Action,
+    /// If one value is NULL, all are.
+    pub(crate) is_full: bool,
+    pub(crate) is_deferrable: bool,
+    /// It is checked at the end of the transaction, unless that says otherwise.
+    pub(crate) is_deferred: bool,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+/// The way of a change of a row that other rows need.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(crate) enum Action {
+    /// It fails, if they need it when it is checked.
+    #[default]
+    Nothing,
+    /// It fails.
+    Restrict,
+    /// The other rows are changed, too.
+    Cascade,
+    SetNull,
+    SetDefault,
+}
+
+/// A query under a name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct View {
+    pub(crate) id: u64,
+    pub(crate) schema: String,
+    pub(crate) name: String,
+    pub(crate) owner: String,
+    /// The text of the query.
+    pub(crate) text: String,
+    pub(crate) columns: Vec<ViewColumn>,
+    /// The relations that the query names.
+    pub(crate) uses: Vec<RelationName>,
+    #[serde(default)]
+    pub(crate) grants: Vec<Grant>,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ViewColumn {
+    pub(crate) name: String,
+    pub(crate) of: Type,
+}
+
+/// A schema other than those that each database has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Schema {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) owner: String,
+    #[serde(default)]
+    pub(crate) grants: Vec<Grant>,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+/// The relation with a name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Entry {
+    Table(Table),
+    /// The index of this table, by the end of the table's key.
+    IndexOf(String),
+    Sequence(Sequence),
+    View(View),
+}
+
+impl Table {
+    pub(crate) fn new(id: u64, name: &RelationName, owner: &str, root: u64, columns: Vec<Column>) -> Self {
+        Self {
+            id,
+            schema: name.schema.clone(),
+            name: name.name.clone(),
+            owner: owner.to_owned(),
+            root,
+            columns,
+            primary: None,
+            indexes: Vec::new(),
+            checks: Vec::new(),
+            foreign_keys: Vec::new(),
+            referenced_by: Vec::new(),
+            grants: Vec::new(),
+            comment: None,
+        }
+    }
+
+    pub(crate) fn rows(&self) -> BlockId {
+        BlockId(self.root)
+    }
+
+    pub(crate) fn relation(&self) -> RelationName {
+        RelationName::new(&self.schema, &self.name)
+    }
+
+    /// Returns the roots of its trees.
+    pub(crate) fn trees(&self) -> impl Iterator<Item = u64> + '_ {
+        [self.root].into_iter().chain(self.indexes.iter().map(|index| index.root))
+    }
+
+    pub(crate) fn column(&self, name: &str) -> Result<usize> {
+        self.columns.iter().position(|column| column.name == name).ok_or_else(|| {
+            let message = format!("column \"{name}\" of relation \"{}\" does not exist", self.name);
+            SqlError::new(code::UNDEFINED_COLUMN, message)
+        })
+    }
+
+    /// Returns the key of a row by its primary key; `None` if the table has none.
+    pub(crate) fn primary_key(&self, values: &[Value]) -> Result<Option<Vec<u8>>> {
+        let Some(primary) = &self.primary else { return Ok(None) };
+        self.key(&primary.columns, values).map(Some)
+    }
+
+    pub(crate) fn key(&self, columns: &[usize], values: &[Value]) -> Result<Vec<u8>> {
+        let mut key = Vec::new();
+        for column in columns {
+            encode::put_key(&mut key, &values[*column], self.columns[*column].of)?;
+        }
+        Ok(key)
+    }
+
+    /// Returns the names of columns.
+    pub(crate) fn names(&self, columns: &[usize]) -> Vec<&str> {
+        columns.iter().map(|column| self.columns[*column].name.as_str()).collect()
+    }
+}
+
+impl View {
+    pub(crate) fn relation(&self) -> RelationName {
+        RelationName::new(&self.schema, &self.name)
+    }
+}
+
+/// The number of a row of a table without primary key, as its key.
+pub(crate) fn number_key(number: u64) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+impl Index {
+    pub(crate) fn new(name: String, columns: Vec<usize>, is_unique: bool) -> Self {
+        Self {
+            name,
+            root: 0,
+            columns,
+            is_unique,
+            is_constraint: false,
+            parts: Vec::new(),
+            condition: None,
+            order: Vec::new(),
+            comment: None,
+        }
+    }
+
+    pub(crate) fn tree(&self) -> BlockId {
+        BlockId(self.root)
+    }
+
+    /// Returns true if it has each row, by columns alone.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.parts.is_empty() && self.condition.is_none()
+    }
+
+    /// Returns the key of a row in the index, which is plain, and whether other rows may not have
+    /// the same values.
+    pub(crate) fn key(&self, table: &Table, row_key: &[u8], values: &[Value]) -> Result<(Vec<u8>, bool)> {
+        let mut key = table.key(&self.columns, values)?;
+        // NULL is different from NULL.
+        let is_alone = self.is_unique && self.columns.iter().all(|column| !values[*column].is_null());
+        if !is_alone {
+            key.extend(row_key);
+        }
+        Ok((key, is_alone))
+    }
+}

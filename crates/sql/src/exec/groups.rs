@@ -1,0 +1,329 @@
+//! Groups of rows, and the aggregates over them.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Run, scan::joined};
+use crate::{
+    bind::{
+        aggregates::{Aggregate, AggregateKind},
+        select::{Groups, Select},
+    },
+    error::{Result, SqlError, code},
+    expr::Expr,
+    spool::{Direction, bytes_of, compare_rows},
+    types::{Type, Value, array::Array, encode, numeric::Numeric},
+};
+
+/// The state of an aggregate.
+#[derive(Clone, Default)]
+pub(super) struct Accumulated {
+    count: i64,
+    sum: Option<Value>,
+    /// The sum of the squares.
+    squares: Option<Value>,
+    seen: HashSet<Vec<u8>>,
+    /// All values, for an array, or for an order in which they are taken at the end.
+    values: Vec<(Vec<Value>, Vec<Value>)>,
+}
+
+/// Returns the values of an aggregate for a row: its order and its arguments; `None` if the row does
+/// not count.
+pub(super) fn inputs_of(
+    run: &Run<'_>,
+    aggregate: &Aggregate,
+    row: &[Value],
+) -> Result<Option<(Vec<Value>, Vec<Value>)>> {
+    let inputs = run.inputs(row);
+    if let Some(filter) = &aggregate.filter
+        && !filter.holds(inputs)?
+    {
+        return Ok(None);
+    }
+    let order = aggregate.order.iter().map(|key| key.by.evaluate(inputs)).collect::<Result<_>>()?;
+    let values = aggregate.arguments.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+    Ok(Some((order, values)))
+}
+
+fn number(value: &Value) -> Option<Numeric> {
+    match value {
+        Value::Int(number) => Some(Numeric::from_int(*number)),
+        Value::Numeric(number) => Some(*number),
+        _ => None,
+    }
+}
+
+/// Adds two values of one type; integers become exact numbers.
+fn add(one: Option<Value>, other: Value) -> Result<Value> {
+    Ok(match (one, other) {
+        (None, Value::Int(number)) => Value::Numeric(Numeric::from_int(number)),
+        (None, value) => value,
+        (Some(Value::Float(sum)), Value::Float(number)) => Value::Float(sum + number),
+        (Some(Value::Interval(sum)), Value::Interval(span)) => Value::Interval(sum.add(span)?),
+        (Some(sum), value) => match (number(&sum), number(&value)) {
+            (Some(one), Some(other)) => Value::Numeric(one.add(other)?),
+            _ => sum,
+        },
+    })
+}
+
+fn square(value: &Value) -> Result<Value> {
+    let number = number(value).unwrap_or(Numeric::from_int(0));
+    Ok(Value::Numeric(number.mul(number)?))
+}
+
+impl Accumulated {
+    /// Adds a row. Returns the bytes that it keeps of it.
+    pub(super) fn add(
+        &mut self,
+        aggregate: &Aggregate,
+        (order, values): (Vec<Value>, Vec<Value>),
+    ) -> Result<usize> {
+        let takes_null = matches!(aggregate.kind, AggregateKind::Array | AggregateKind::First);
+        let is_null = values.first().is_some_and(Value::is_null);
+        if is_null && !takes_null {
+            return Ok(0);
+        }
+        if aggregate.is_distinct && !self.seen.insert(encode::identity(&values[..1])) {
+            return Ok(0);
+        }
+        let keeps = aggregate.kind == AggregateKind::Array || !aggregate.order.is_empty();
+        if keeps || aggregate.is_distinct && aggregate.kind == AggregateKind::Text {
+            let bytes = bytes_of(&order) + bytes_of(&values);
+            self.values.push((order, values));
+            return Ok(bytes);
+        }
+        let bytes = if aggregate.kind == AggregateKind::Text { bytes_of(&values[..1]) } else { 0 };
+        self.take(aggregate, values)?;
+        Ok(bytes)
+    }
+
+    fn take(&mut self, aggregate: &Aggregate, mut values: Vec<Value>) -> Result<()> {
+        self.count += 1;
+        let separator = if values.len() > 1 { values.pop() } else { None };
+        let Some(value) = values.pop() else { return Ok(()) };
+        let before = self.sum.take();
+        self.sum = match (aggregate.kind, before) {
+            (AggregateKind::Count | AggregateKind::Grouping | AggregateKind::Array, _) => None,
+            (AggregateKind::First, Some(before)) => Some(before),
+            (AggregateKind::Least, Some(before)) if before.compare(&value).is_lt() => Some(before),
+            (AggregateKind::Greatest, Some(before)) if before.compare(&value).is_gt() => Some(before),
+            (AggregateKind::Least | AggregateKind::Greatest | AggregateKind::First, _) => Some(value),
+            (AggregateKind::And, before) => {
+                Some(Value::Bool(value == Value::Bool(true) && before != Some(Value::Bool(false))))
+            }
+            (AggregateKind::Or, before) => {
+                Some(Value::Bool(value == Value::Bool(true) || before == Some(Value::Bool(true))))
+            }
+            (AggregateKind::BitAnd | AggregateKind::BitOr, before) => match (before, value) {
+                (Some(Value::Int(one)), Value::Int(other)) if aggregate.kind == AggregateKind::BitAnd => {
+                    Some(Value::Int(one & other))
+                }
+                (Some(Value::Int(one)), Value::Int(other)) => Some(Value::Int(one | other)),
+                (_, value) => Some(value),
+            },
+            (AggregateKind::Text, before) => match (before, separator, value) {
+                (Some(Value::Text(mut text)), separator, Value::Text(more)) => {
+                    if let Some(Value::Text(separator)) = separator {
+                        text.push_str(&separator);
+                    }
+                    text.push_str(&more);
+                    Some(Value::Text(text))
+                }
+                (_, _, value) => Some(value),
+            },
+            (AggregateKind::Variance { .. }, before) if matches!(value, Value::Float(_)) => {
+                // The method of Youngs and Cramer, as in PostgreSQL, whose last digits it gives.
+                let float = |value: Option<&Value>| match value {
+                    Some(Value::Float(number)) => *number,
+                    _ => 0.0,
+                };
+                let (count, value) = (self.count as f64, float(Some(&value)));
+                let sum = float(before.as_ref()) + value;
+                let mut squares = float(self.squares.as_ref());
+                if self.count > 1 {
+                    squares += (value * count - sum).powi(2) / (count * (count - 1.0));
+                }
+                self.squares = Some(Value::Float(squares));
+                Some(Value::Float(sum))
+            }
+            (AggregateKind::Variance { .. }, before) => {
+                self.squares = Some(add(self.squares.take(), square(&value)?)?);
+                Some(add(before, value)?)
+            }
+            (AggregateKind::Sum | AggregateKind::Average, before) => {
+                let sum = add(before, value)?;
+                Some(if aggregate.kind == AggregateKind::Sum {
+                    sum.fit(aggregate.input, false)?
+                } else {
+                    sum
+                })
+            }
+        };
+        Ok(())
+    }
+
+    pub(super) fn end(mut self, aggregate: &Aggregate) -> Result<Value> {
+        if !self.values.is_empty() {
+            let mut values = std::mem::take(&mut self.values);
+            let directions: Vec<Direction> = aggregate.order.iter().map(|key| key.direction).collect();
+            if directions.is_empty() && aggregate.is_distinct {
+                // PostgreSQL finds equal values by sorting.
+                values.sort_by(|(_, one), (_, other)| one[0].compare(&other[0]));
+            } else {
+                values.sort_by(|(one, _), (other, _)| compare_rows(one, other, &directions));
+            }
+            if aggregate.kind == AggregateKind::Array {
+                let values: Vec<Value> =
+                    values.into_iter().map(|(_, mut values)| values.swap_remove(0)).collect();
+                return Ok(Value::Array(Box::new(Array::from(values))));
+            }
+            for (_, values) in values {
+                self.take(aggregate, values)?;
+            }
+        }
+        let count = Numeric::from_int(self.count);
+        Ok(match (aggregate.kind, self.sum) {
+            (AggregateKind::Count, _) => Value::Int(self.count),
+            (_, None) => Value::Null,
+            (AggregateKind::Sum, Some(Value::Numeric(sum)))
+                if matches!(aggregate.input, Type::Int2 | Type::Int4) =>
+            {
+                let out = || SqlError::new(code::NUMERIC_OUT_OF_RANGE, "bigint out of range");
+                Value::Int(sum.to_int().ok_or_else(out)?)
+            }
+            (AggregateKind::Average, Some(Value::Float(sum))) => Value::Float(sum / self.count as f64),
+            (AggregateKind::Average, Some(Value::Numeric(sum))) => Value::Numeric(sum.div(count)?),
+            (AggregateKind::Variance { is_sample, is_root }, Some(sum)) => {
+                variance(self.count, &sum, self.squares.as_ref(), is_sample, is_root)?
+            }
+            (_, Some(value)) => value,
+        })
+    }
+}
+
+/// Returns the variance, or its root, of so many values with this sum and this sum of squares.
+fn variance(
+    count: i64,
+    sum: &Value,
+    squares: Option<&Value>,
+    is_sample: bool,
+    is_root: bool,
+) -> Result<Value> {
+    let parts = if is_sample { count - 1 } else { count };
+    if parts < 1 {
+        return Ok(Value::Null);
+    }
+    match (sum, squares) {
+        (Value::Float(_), Some(Value::Float(squares))) => {
+            let variance = squares / parts as f64;
+            Ok(Value::Float(if is_root { variance.sqrt() } else { variance }))
+        }
+        (Value::Numeric(sum), Some(Value::Numeric(squares))) => {
+            let of = Numeric::from_int;
+            let above = of(count).mul(*squares)?.sub(sum.mul(*sum)?)?;
+            let variance = above.div(of(count).mul(of(parts))?)?;
+            Ok(Value::Numeric(match is_root {
+                false => variance,
+                true => Numeric::from_float(variance.to_float().sqrt(), 17)?,
+            }))
+        }
+        _ => Ok(Value::Null),
+    }
+}
+
+/// The groups of a query, in the order in which they were found.
+struct Found {
+    by: HashMap<Vec<u8>, usize>,
+    all: Vec<(Vec<Value>, usize, Vec<Accumulated>)>,
+}
+
+/// Returns a row for each group: the values by which it is grouped, and the aggregates.
+pub(super) async fn grouped(
+    run: &mut Run<'_>,
+    query: &Select,
+    groups: &Groups,
+    is_empty: bool,
+) -> Result<Vec<Vec<Value>>> {
+    let mut found = Found { by: HashMap::new(), all: Vec::new() };
+    let new = || vec![Accumulated::default(); groups.aggregates.len()];
+    for (set, has) in groups.sets.iter().enumerate() {
+        // A set without keys is one group, also of no rows.
+        if groups.is_one || groups.sets.len() > 1 && !has.contains(&true) {
+            let by = vec![Value::Null; groups.by.len()];
+            found.by.insert(key_of(set, &by), found.all.len());
+            found.all.push((by, set, new()));
+        }
+    }
+    let mut add = |run: &mut Run<'_>, row: &[Value]| -> Result<bool> {
+        let inputs = run.inputs(row);
+        let keys: Vec<Value> = groups.by.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+        let mut values = Vec::with_capacity(groups.aggregates.len());
+        for aggregate in &groups.aggregates {
+            values.push(inputs_of(run, aggregate, row)?);
+        }
+        let has_value = |values: &Option<(Vec<Value>, Vec<Value>)>| {
+            values.as_ref().is_some_and(|(_, values)| !values.iter().all(Value::is_null))
+        };
+        let is_first = groups.is_first && values.iter().any(has_value);
+        for (set, has) in groups.sets.iter().enumerate() {
+            let kept = keys.iter().zip(has);
+            let by: Vec<Value> = match has.contains(&false) {
+                false => keys.clone(),
+                true => kept.map(|(key, has)| if *has { key.clone() } else { Value::Null }).collect(),
+            };
+            let at = match found.by.entry(key_of(set, &by)) {
+                std::collections::hash_map::Entry::Occupied(known) => *known.get(),
+                std::collections::hash_map::Entry::Vacant(place) => {
+                    run.keep(&by)?;
+                    place.insert(found.all.len());
+                    found.all.push((by, set, new()));
+                    found.all.len() - 1
+                }
+            };
+            let states = found.all[at].2.iter_mut();
+            for ((state, aggregate), value) in states.zip(&groups.aggregates).zip(&values) {
+                if let Some(value) = value {
+                    let bytes = state.add(aggregate, value.clone())?;
+                    run.keep_bytes(bytes)?;
+                }
+            }
+        }
+        Ok(!is_first)
+    };
+    if !is_empty {
+        match query.sources.is_empty() {
+            true => drop(run.complete(&mut |run| add(run, &[])).await?),
+            false => joined(run, &query.sources, &mut add).await?,
+        }
+    }
+    let mut rows = Vec::new();
+    for (mut row, set, states) in found.all {
+        for (state, aggregate) in states.into_iter().zip(&groups.aggregates) {
+            row.push(match aggregate.kind {
+                AggregateKind::Grouping => Value::Int(missing(&aggregate.arguments, &groups.sets[set])),
+                _ => state.end(aggregate)?,
+            });
+        }
+        let holds = match &groups.having {
+            None => true,
+            Some(having) => run.complete(&mut |run| having.holds(run.inputs(&row))).await?,
+        };
+        rows.extend(holds.then_some(row));
+    }
+    Ok(rows)
+}
+
+fn key_of(set: usize, by: &[Value]) -> Vec<u8> {
+    let mut key = encode::identity(by);
+    key.extend((set as u32).to_le_bytes());
+    key
+}
+
+/// Returns a bit for each key that a set has not, the last key lowest.
+fn missing(keys: &[Expr], has: &[bool]) -> i64 {
+    let is_missing = |key: &Expr| match key {
+        Expr::Column(at) => !has.get(*at).copied().unwrap_or(true),
+        _ => false,
+    };
+    keys.iter().fold(0, |bits, key| bits << 1 | i64::from(is_missing(key)))
+}

@@ -1,0 +1,364 @@
+//! The executor of queries: scans, joins, groups, orders.
+
+mod groups;
+pub(crate) mod query;
+pub(crate) mod scan;
+mod windows;
+
+use std::{collections::HashSet, path::Path as FilePath, sync::Arc};
+
+use plexus_cache::Cache;
+use plexus_store::{RowLock, Store};
+
+pub(crate) use self::scan::KeptRows;
+use self::{
+    groups::grouped,
+    scan::{call_all, each_row, joined},
+};
+use crate::{
+    bind::{
+        from::Source,
+        select::{Busy, Locking, Select},
+    },
+    catalog::{Table, Transaction},
+    error::{Result, SqlError, code},
+    expr::{Expr, Inputs},
+    functions::Context,
+    sequences::Ranges,
+    spool::{OrderedRow, Rows, Spool, bytes_of},
+    types::{Value, encode},
+};
+
+/// The memory that the rows of one statement may take, in bytes, beside those of its result.
+pub(crate) const MOST_MEMORY: usize = 256 << 20;
+
+/// A running statement.
+pub(crate) struct Run<'a> {
+    pub(crate) store: &'a Store<Cache>,
+    pub(crate) by: &'a mut Transaction,
+    pub(crate) parameters: &'a [Value],
+    /// The values that the query around the present one gives it.
+    pub(crate) outer: &'a [Value],
+    pub(crate) context: &'a Context,
+    pub(crate) ranges: &'a Ranges,
+    /// The directory for temporary files.
+    pub(crate) temporary: &'a Arc<FilePath>,
+    /// The bytes of the rows that are kept.
+    pub(crate) memory: usize,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn inputs<'i>(&self, row: &'i [Value]) -> Inputs<'i>
+    where
+        'a: 'i,
+    {
+        Inputs { row, parameters: self.parameters, outer: self.outer, context: self.context }
+    }
+
+    /// Returns the same statement for a query in it that gets these values.
+    pub(crate) fn within<'i>(&'i mut self, outer: &'i [Value]) -> Run<'i> {
+        Run {
+            store: self.store,
+            by: self.by,
+            parameters: self.parameters,
+            outer,
+            context: self.context,
+            ranges: self.ranges,
+            temporary: self.temporary,
+            memory: self.memory,
+        }
+    }
+
+    /// Evaluates expressions for a row.
+    pub(crate) async fn evaluate(&mut self, all: &[Expr], row: &[Value]) -> Result<Vec<Value>> {
+        self.complete(&mut |run| all.iter().map(|expr| expr.evaluate(run.inputs(row))).collect()).await
+    }
+
+    /// Repeats an evaluation until it misses nothing: numbers of sequences, rows of subqueries,
+    /// definitions.
+    pub(crate) async fn complete<T>(&mut self, act: &mut dyn FnMut(&mut Run<'_>) -> Result<T>) -> Result<T> {
+        loop {
+            match act(self) {
+                Ok(found) => {
+                    self.context.sequences.end_evaluation();
+                    return Ok(found);
+                }
+                Err(error) => {
+                    if !Box::pin(self.supply()).await? {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Supplies what an evaluation has missed. Returns false if it has missed nothing.
+    pub(crate) async fn supply(&mut self) -> Result<bool> {
+        let Context { definitions, place, sequences, answers, .. } = self.context;
+        if let Some(sequence) = sequences.take_wanted() {
+            let number = self.ranges.draw(self.store, self.by, sequences, &sequence).await?;
+            sequences.supply(sequence.id, number);
+        } else if definitions.take_wanted() {
+            definitions.supply(place, self.store, self.by).await?;
+        } else if let Some((query, outer)) = answers.take_wanted() {
+            let rows = query::kept(self, &query, &outer).await?;
+            answers.supply(&query, &outer, rows);
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Counts rows that are kept against the limit.
+    pub(crate) fn keep(&mut self, row: &[Value]) -> Result<()> {
+        self.keep_bytes(bytes_of(row))
+    }
+
+    fn keep_bytes(&mut self, bytes: usize) -> Result<()> {
+        self.memory += bytes;
+        if self.memory > MOST_MEMORY { Err(out_of_memory()) } else { Ok(()) }
+    }
+}
+
+pub(crate) fn out_of_memory() -> SqlError {
+    SqlError::new("53200", "out of memory: the rows of the statement need more than 256 MiB")
+}
+
+fn all_hold(conditions: &[Expr], inputs: Inputs<'_>) -> Result<bool> {
+    for condition in conditions {
+        if !condition.holds(inputs)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the keys of the rows of a table that meet the conditions of a source, in the order of a
+/// query, if there is one.
+pub(crate) async fn matching(
+    run: &mut Run<'_>,
+    source: &Source,
+    query: Option<&Select>,
+) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
+    let order = query.iter().flat_map(|query| &query.order).map(|key| key.direction);
+    let mut keys = Spool::new(run.temporary, order);
+    each_row(run, source, &[], &mut |run, (key, row)| {
+        if all_hold(&source.conditions, run.inputs(row))? {
+            let order = query.map_or(Ok(Vec::new()), |query| order_of(run, query, row))?;
+            keys.push(OrderedRow { order, row: vec![Value::Bytes(key.clone())] })?;
+        }
+        Ok(true)
+    })
+    .await?;
+    Ok(keys.rows().await?.map(|row| match row?.pop() {
+        Some(Value::Bytes(key)) => Ok(key),
+        _ => Ok(Vec::new()),
+    }))
+}
+
+/// Returns the number of rows of LIMIT or OFFSET.
+async fn count(run: &mut Run<'_>, expr: &Option<Expr>, what: &str) -> Result<Option<usize>> {
+    let Some(expr) = expr else { return Ok(None) };
+    match run.complete(&mut |run| expr.evaluate(run.inputs(&[]))).await? {
+        Value::Int(number) => match usize::try_from(number) {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => {
+                let code = if what == "LIMIT" { "2201W" } else { "2201X" };
+                Err(SqlError::new(code, format!("{what} must not be negative")))
+            }
+        },
+        _ => Ok(None),
+    }
+}
+
+/// The rows of a result that are collected.
+struct Collected<'q> {
+    query: &'q Select,
+    rows: Spool,
+    /// The rows that were given, if each is given once.
+    seen: Option<HashSet<Vec<u8>>>,
+}
+
+impl Collected<'_> {
+    /// Adds the rows of the result that a row, with the values of its window functions, makes.
+    /// Returns their number.
+    fn add(&mut self, run: &mut Run<'_>, row: &[Value]) -> Result<usize> {
+        let mut made = Vec::new();
+        if self.query.sets.is_empty() {
+            made.push(project(run, self.query, row)?);
+        } else {
+            for values in call_all(&self.query.sets, run.inputs(row), true)? {
+                made.push(project(run, self.query, &[row, &values].concat())?);
+            }
+        }
+        let count = made.len();
+        for row in made {
+            if let Some(seen) = &mut self.seen {
+                let key = encode::identity(&row.row);
+                let bytes = size_of::<Vec<u8>>() + key.len();
+                if !seen.insert(key) {
+                    continue;
+                }
+                run.keep_bytes(bytes)?;
+            }
+            self.rows.push(row)?;
+        }
+        Ok(count)
+    }
+}
+
+/// Runs a query and returns its rows.
+pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Rows> {
+    let limit = count(run, &query.limit, "LIMIT").await?;
+    let offset = count(run, &query.offset, "OFFSET").await?.unwrap_or(0);
+    let wanted = limit.map(|limit| limit.saturating_add(offset));
+    if let Some(lock) = query.locks {
+        return locked(run, query, lock, wanted, offset).await;
+    }
+    let rows = Spool::new(run.temporary, query.order.iter().map(|key| key.direction));
+    let constant = &query.constant;
+    let is_empty = !run.complete(&mut |run| all_hold(constant, run.inputs(&[]))).await?;
+    let mut collected = Collected { query, rows, seen: query.is_distinct.then(HashSet::new) };
+    if query.groups.is_some() || !query.windows.is_empty() {
+        let rows = match &query.groups {
+            Some(groups) => grouped(run, query, groups, is_empty).await?,
+            None if is_empty => Vec::new(),
+            None => all_rows(run, query).await?,
+        };
+        for row in windows::with_windows(run, &query.windows, rows).await? {
+            run.complete(&mut |run| collected.add(run, &row)).await?;
+        }
+    } else if is_empty || wanted == Some(0) {
+        // No row.
+    } else if query.sources.is_empty() {
+        run.complete(&mut |run| collected.add(run, &[])).await?;
+    } else {
+        let is_whole = query.order.is_empty() && !query.is_distinct && query.distinct_on.is_empty();
+        let enough = wanted.filter(|_| is_whole);
+        let mut count = 0;
+        joined(run, &query.sources, &mut |run, row| {
+            count += collected.add(run, row)?;
+            Ok(enough.is_none_or(|enough| count < enough))
+        })
+        .await?;
+    }
+    let rows = collected.rows.rows().await?;
+    let rows = match query.distinct_on.len() {
+        0 => rows,
+        keys => first_of_each(run, rows, keys)?,
+    };
+    rows.part(offset, limit.unwrap_or(usize::MAX)).await
+}
+
+/// Returns the rows of the sources of a query.
+async fn all_rows(run: &mut Run<'_>, query: &Select) -> Result<Vec<Vec<Value>>> {
+    let mut rows = Vec::new();
+    if query.sources.is_empty() {
+        rows.push(Vec::new());
+        return Ok(rows);
+    }
+    joined(run, &query.sources, &mut |run, row| {
+        run.keep(row)?;
+        rows.push(row.to_vec());
+        Ok(true)
+    })
+    .await?;
+    Ok(rows)
+}
+
+/// Leaves the first row of those with the same last values, which go.
+fn first_of_each(run: &mut Run<'_>, rows: Rows, keys: usize) -> Result<Rows> {
+    let (mut seen, mut first) = (HashSet::new(), Vec::new());
+    for row in rows {
+        let mut row = row?;
+        let key = row.split_off(row.len() - keys);
+        if seen.insert(encode::identity(&key)) {
+            run.keep(&row)?;
+            first.push(row);
+        }
+    }
+    Ok(first.into())
+}
+
+/// Returns the output of a row and the values by which it is ordered.
+fn project(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<OrderedRow> {
+    let order = order_of(run, query, row)?;
+    let inputs = run.inputs(row);
+    let output = query.output.iter().chain(&query.distinct_on);
+    let row = output.map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+    Ok(OrderedRow { order, row })
+}
+
+fn order_of(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<Vec<Value>> {
+    query.order.iter().map(|key| key.by.evaluate(run.inputs(row))).collect()
+}
+
+/// Runs `SELECT … FOR UPDATE` and its weaker forms: each row is locked until the end of the
+/// transaction. Rows beyond the limit stay free.
+async fn locked(
+    run: &mut Run<'_>,
+    query: &Select,
+    Locking { strength, busy }: Locking,
+    wanted: Option<usize>,
+    offset: usize,
+) -> Result<Rows> {
+    let [source] = &query.sources[..] else { return Err(SqlError::unsupported("this FOR UPDATE")) };
+    let Some(table) = source.table() else { return Err(SqlError::unsupported("this FOR UPDATE")) };
+    let mut rows = Vec::new();
+    if !run.complete(&mut |run| all_hold(&query.constant, run.inputs(&[]))).await? {
+        return Ok(rows.into());
+    }
+    for key in matching(run, source, Some(query)).await? {
+        if wanted == Some(rows.len()) {
+            break;
+        }
+        run.by.never_wait(busy != Busy::Waits);
+        let locked = lock_row(run, source, table, &key?, strength).await;
+        run.by.never_wait(false);
+        match locked {
+            Ok(Some(row)) => {
+                let row = run.complete(&mut |run| Ok(project(run, query, &row)?.row)).await?;
+                run.keep(&row)?;
+                rows.push(row);
+            }
+            Ok(None) => {}
+            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Skips => {}
+            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Fails => {
+                let name = &table.name;
+                let message = format!("could not obtain lock on row in relation \"{name}\"");
+                return Err(SqlError::new(code::LOCK_NOT_AVAILABLE, message));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Rows::from(rows).part(offset, usize::MAX).await
+}
+
+/// Locks a row. Returns its newest contents if they are still those that the query wants.
+async fn lock_row(
+    run: &mut Run<'_>,
+    source: &Source,
+    table: &Table,
+    key: &[u8],
+    strength: RowLock,
+) -> Result<Option<Vec<Value>>> {
+    loop {
+        let mut newest = Ok(None);
+        let (parameters, outer, context) = (run.parameters, run.outer, run.context);
+        let mut wants = |row: Option<&[u8]>| {
+            newest = (|| {
+                let Some(bytes) = row else { return Ok(None) };
+                let row = encode::read_row(bytes, table.columns.len())?;
+                let inputs = Inputs { row: &row, parameters, outer, context };
+                let holds = all_hold(&source.conditions, inputs)?;
+                Ok::<_, SqlError>(holds.then_some(row))
+            })();
+            matches!(newest, Ok(Some(_)))
+        };
+        run.by.lock(table.rows(), key, strength, &mut wants).await?;
+        if newest.is_err() && run.supply().await? {
+            continue;
+        }
+        return newest;
+    }
+}

@@ -1,0 +1,136 @@
+//! Queries in queries, set operations, and the queries of WITH.
+
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    rc::Rc,
+};
+
+use sqlparser::ast::SetOperator;
+
+use super::{Run, scan::KeptRows, select};
+use crate::{
+    bind::query::{Body, Query, SetOperation, Shared},
+    error::Result,
+    expr::Expr,
+    spool::Rows,
+    types::{Value, encode},
+};
+
+/// Runs a query and returns its rows.
+pub(crate) async fn rows(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
+    for shared in &query.with {
+        let outer = &shared.outer;
+        let outer = run.complete(&mut |run| evaluate(outer, run)).await?;
+        run.context.answers.begin_shared(shared, outer);
+    }
+    match &query.body {
+        Body::Select(query) => select(run, query).await,
+        Body::Values(rows) => {
+            let mut values = Vec::with_capacity(rows.len());
+            for row in rows {
+                let row = run.evaluate(row, &[]).await?;
+                run.keep(&row)?;
+                values.push(row);
+            }
+            Ok(values.into())
+        }
+        Body::Set(set) => Box::pin(combined(run, set)).await,
+    }
+}
+
+fn evaluate(exprs: &[Expr], run: &Run<'_>) -> Result<Vec<Value>> {
+    exprs.iter().map(|expr| expr.evaluate(run.inputs(&[]))).collect()
+}
+
+/// Runs a query with the values that it gets, and keeps its rows.
+pub(super) async fn kept(run: &mut Run<'_>, query: &Query, outer: &[Value]) -> Result<Vec<Vec<Value>>> {
+    let mut inner = run.within(outer);
+    let mut all = Vec::new();
+    for row in Box::pin(rows(&mut inner, query)).await? {
+        let row = row?;
+        inner.keep(&row)?;
+        all.push(row);
+    }
+    let memory = inner.memory;
+    run.memory = memory;
+    Ok(all)
+}
+
+/// Returns the rows of a query of WITH, which are found once.
+pub(super) async fn shared(run: &mut Run<'_>, shared: &Rc<Shared>) -> Result<KeptRows> {
+    let answers = &run.context.answers;
+    let outer = match answers.shared(shared.number) {
+        Ok(rows) => return Ok(rows),
+        Err(outer) => outer,
+    };
+    let mut all = kept(run, &shared.query, &outer).await?;
+    if let Some((next, is_all)) = &shared.recursive {
+        let mut seen = HashSet::new();
+        if !is_all {
+            all.retain(|row| seen.insert(encode::identity(row)));
+        }
+        let mut newest = all.clone();
+        while !newest.is_empty() {
+            let before = answers.set_working(shared.number, Rc::new(newest));
+            newest = kept(run, next, &outer).await?;
+            answers.restore_working(shared.number, before);
+            // What was asked about the rows before is asked again.
+            answers.forget();
+            if !is_all {
+                newest.retain(|row| seen.insert(encode::identity(row)));
+            }
+            all.extend(newest.iter().cloned());
+        }
+    }
+    let rows = Rc::new(all);
+    answers.set_shared(shared.number, rows.clone());
+    Ok(rows)
+}
+
+/// Returns the rows of a side, with the types of the result.
+async fn side(run: &mut Run<'_>, (query, casts): &(Query, Vec<Expr>)) -> Result<Vec<Vec<Value>>> {
+    let mut all = Vec::new();
+    let is_plain = |(at, expr): (usize, &Expr)| matches!(expr, Expr::Column(column) if *column == at);
+    let is_plain = casts.iter().enumerate().all(is_plain);
+    for row in Box::pin(rows(run, query)).await? {
+        let mut row = row?;
+        if !is_plain {
+            row = run.evaluate(casts, &row).await?;
+        }
+        run.keep(&row)?;
+        all.push(row);
+    }
+    Ok(all)
+}
+
+/// Runs a set operation.
+async fn combined(run: &mut Run<'_>, set: &SetOperation) -> Result<Rows> {
+    let mut left = side(run, &set.left).await?;
+    let right = side(run, &set.right).await?;
+    if matches!(set.operator, SetOperator::Union) {
+        left.extend(right);
+        if !set.is_all {
+            let mut seen = HashSet::new();
+            left.retain(|row| seen.insert(encode::identity(row)));
+        }
+        return Ok(left.into());
+    }
+    let is_intersection = matches!(set.operator, SetOperator::Intersect);
+    let mut counts: HashMap<Vec<u8>, usize> = HashMap::new();
+    right.iter().for_each(|row| *counts.entry(encode::identity(row)).or_default() += 1);
+    let mut seen = HashSet::new();
+    left.retain(|row| {
+        let key = encode::identity(row);
+        if !set.is_all {
+            return counts.contains_key(&key) == is_intersection && seen.insert(key);
+        }
+        match counts.entry(key) {
+            Entry::Occupied(mut count) if *count.get() > 0 => {
+                *count.get_mut() -= 1;
+                is_intersection
+            }
+            _ => !is_intersection,
+        }
+    });
+    Ok(left.into())
+}

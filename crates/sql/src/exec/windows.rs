@@ -1,0 +1,255 @@
+//! The values of window functions.
+
+use std::cmp::Ordering;
+
+use sqlparser::ast::WindowFrameUnits as Units;
+
+use super::{
+    Run,
+    groups::{Accumulated, inputs_of},
+};
+use crate::{
+    bind::windows::{Bound, WindowCall, WindowFunction},
+    error::{Result, SqlError, code},
+    expr::Expr,
+    spool::{Direction, compare_rows},
+    types::Value,
+};
+
+/// Returns rows with the values of window functions behind them.
+pub(super) async fn with_windows(
+    run: &mut Run<'_>,
+    calls: &[WindowCall],
+    mut rows: Vec<Vec<Value>>,
+) -> Result<Vec<Vec<Value>>> {
+    let width = rows.first().map_or(0, Vec::len);
+    for call in calls {
+        let mut placed = Vec::with_capacity(rows.len());
+        for (at, row) in rows.iter().enumerate() {
+            let row = &row[..width];
+            let evaluate = |run: &Run<'_>, expr: &Expr| expr.evaluate(run.inputs(row));
+            let keys = run
+                .complete(&mut |run| {
+                    let partition = call.partition.iter().map(|expr| evaluate(run, expr));
+                    let order = call.order.iter().map(|key| evaluate(run, &key.by));
+                    Ok((partition.collect::<Result<Vec<_>>>()?, order.collect::<Result<Vec<_>>>()?))
+                })
+                .await?;
+            run.keep(&keys.1)?;
+            placed.push((keys.0, keys.1, at));
+        }
+        let directions: Vec<Direction> = call.order.iter().map(|key| key.direction).collect();
+        let same = vec![Direction::RISING; call.partition.len()];
+        placed.sort_by(|one, other| {
+            compare_rows(&one.0, &other.0, &same).then_with(|| compare_rows(&one.1, &other.1, &directions))
+        });
+        let mut values = vec![Value::Null; rows.len()];
+        let mut start = 0;
+        while start < placed.len() {
+            let is_same = |row: &(Vec<Value>, Vec<Value>, usize)| {
+                compare_rows(&row.0, &placed[start].0, &same) == Ordering::Equal
+            };
+            let count = placed[start..].iter().take_while(|row| is_same(row)).count();
+            let part = &placed[start..start + count];
+            let members: Vec<&[Value]> = part.iter().map(|(.., at)| &rows[*at][..width]).collect();
+            let groups = peers(part, &directions);
+            let found = run.complete(&mut |run| partition_values(run, call, &members, &groups)).await?;
+            for ((.., at), value) in part.iter().zip(found) {
+                values[*at] = value;
+            }
+            start += count;
+        }
+        rows.iter_mut().zip(values).for_each(|(row, value)| row.push(value));
+    }
+    Ok(rows)
+}
+
+/// Returns for each row of a partition the first row of those with equal order, and that behind them.
+fn peers(part: &[(Vec<Value>, Vec<Value>, usize)], directions: &[Direction]) -> Vec<(usize, usize)> {
+    let mut groups = Vec::with_capacity(part.len());
+    let mut start = 0;
+    while start < part.len() {
+        let is_peer = |row: &(Vec<Value>, Vec<Value>, usize)| {
+            compare_rows(&row.1, &part[start].1, directions) == Ordering::Equal
+        };
+        let count = part[start..].iter().take_while(|row| is_peer(row)).count();
+        groups.extend(std::iter::repeat_n((start, start + count), count));
+        start += count;
+    }
+    groups
+}
+
+/// Returns the values of a function for the rows of a partition.
+fn partition_values(
+    run: &mut Run<'_>,
+    call: &WindowCall,
+    rows: &[&[Value]],
+    groups: &[(usize, usize)],
+) -> Result<Vec<Value>> {
+    let count = rows.len();
+    let share = |above: usize, below: usize| match below {
+        0 => Value::Float(0.0),
+        below => Value::Float(above as f64 / below as f64),
+    };
+    let all = 0..count;
+    Ok(match &call.function {
+        WindowFunction::RowNumber => all.map(|at| Value::Int(at as i64 + 1)).collect(),
+        WindowFunction::Rank => all.map(|at| Value::Int(groups[at].0 as i64 + 1)).collect(),
+        WindowFunction::DenseRank => {
+            let mut rank = 0;
+            let ranks = all.map(|at| {
+                rank += i64::from(groups[at].0 == at);
+                Value::Int(rank)
+            });
+            ranks.collect()
+        }
+        WindowFunction::PercentRank => all.map(|at| share(groups[at].0, count - 1)).collect(),
+        WindowFunction::CumeDist => all.map(|at| share(groups[at].1, count)).collect(),
+        WindowFunction::Ntile(parts) => {
+            let parts = match rows.first().map(|row| parts.evaluate(run.inputs(row))).transpose()? {
+                Some(Value::Int(parts @ 1..)) => parts as usize,
+                Some(Value::Null) => return Ok(vec![Value::Null; count]),
+                _ => {
+                    let message = "argument of ntile must be greater than zero";
+                    return Err(SqlError::new("22014", message));
+                }
+            };
+            let (size, larger) = (count / parts, count % parts);
+            let tile = |at: usize| match at < larger * (size + 1) {
+                true => at / (size + 1),
+                false => larger + (at - larger * (size + 1)) / size.max(1),
+            };
+            all.map(|at| Value::Int(tile(at) as i64 + 1)).collect()
+        }
+        WindowFunction::Offset { value, count: by, default, is_before } => {
+            let mut values = Vec::with_capacity(count);
+            for (at, row) in rows.iter().enumerate() {
+                let Value::Int(by) = by.evaluate(run.inputs(row))? else {
+                    values.push(Value::Null);
+                    continue;
+                };
+                let by = if *is_before { by.checked_neg() } else { Some(by) };
+                let place = by.and_then(|by| (at as i64).checked_add(by));
+                let other = place.and_then(|place| usize::try_from(place).ok()).and_then(|at| rows.get(at));
+                values.push(match other {
+                    Some(other) => value.evaluate(run.inputs(other))?,
+                    None => default.evaluate(run.inputs(row))?,
+                });
+            }
+            values
+        }
+        function => {
+            let mut values = Vec::with_capacity(count);
+            // The last frame with its value: frames often stay, or grow at their end.
+            let mut known: Option<(usize, usize, Accumulated)> = None;
+            for (at, row) in rows.iter().enumerate() {
+                let (from, to) = frame(run, call, at, row, groups)?;
+                let value_at = |run: &Run<'_>, expr: &Expr, at: usize| match (from..to).contains(&at) {
+                    true => expr.evaluate(run.inputs(rows[at])),
+                    false => Ok(Value::Null),
+                };
+                values.push(match function {
+                    WindowFunction::First(expr) => value_at(run, expr, from)?,
+                    WindowFunction::Last(expr) => value_at(run, expr, to.wrapping_sub(1))?,
+                    WindowFunction::Nth(expr, number) => match number.evaluate(run.inputs(row))? {
+                        Value::Int(number @ 1..) => value_at(run, expr, from + number as usize - 1)?,
+                        Value::Null => Value::Null,
+                        _ => {
+                            let message = "argument of nth_value must be greater than zero";
+                            return Err(SqlError::new("22016", message));
+                        }
+                    },
+                    WindowFunction::Aggregate(aggregate) => {
+                        let (done, mut state) = match known.take() {
+                            Some((first, last, state)) if first == from && last <= to => (last, state),
+                            _ => (from, Accumulated::default()),
+                        };
+                        for row in rows.get(done..to).unwrap_or_default() {
+                            if let Some(values) = inputs_of(run, aggregate, row)? {
+                                let bytes = state.add(aggregate, values)?;
+                                run.keep_bytes(bytes)?;
+                            }
+                        }
+                        let value = state.clone().end(aggregate)?;
+                        known = Some((from, to, state));
+                        value
+                    }
+                    _ => Value::Null,
+                });
+            }
+            values
+        }
+    })
+}
+
+/// Returns the frame of a row: its first row, and the row behind its last one.
+fn frame(
+    run: &Run<'_>,
+    call: &WindowCall,
+    at: usize,
+    row: &[Value],
+    groups: &[(usize, usize)],
+) -> Result<(usize, usize)> {
+    let count = groups.len();
+    let units = call.frame.units;
+    let negative = |what: &str| SqlError::new("22013", format!("frame {what} offset must not be negative"));
+    let number = |expr: &Expr, what: &str| match expr.evaluate(run.inputs(row))? {
+        Value::Int(number) => usize::try_from(number).map_err(|_| negative(what)),
+        _ => {
+            Err(SqlError::new(code::INVALID_PARAMETER_VALUE, format!("frame {what} offset must not be null")))
+        }
+    };
+    // Moves by groups of rows with equal order.
+    let moved = |by: usize, is_before: bool| -> Option<(usize, usize)> {
+        let mut group = groups[at];
+        for _ in 0..by {
+            group = match is_before {
+                true => *groups.get(group.0.checked_sub(1)?)?,
+                false => *groups.get(group.1)?,
+            };
+        }
+        Some(group)
+    };
+    let from = match &call.frame.start {
+        Bound::First => 0,
+        Bound::Last => count,
+        Bound::Current if units == Units::Rows => at,
+        Bound::Current => groups[at].0,
+        Bound::Before(expr) => {
+            let by = number(expr, "starting")?;
+            if units == Units::Rows {
+                at.saturating_sub(by)
+            } else {
+                moved(by, true).map_or(0, |group| group.0)
+            }
+        }
+        Bound::Behind(expr) => {
+            let by = number(expr, "starting")?;
+            match units {
+                Units::Rows => at.saturating_add(by).min(count),
+                _ => moved(by, false).map_or(count, |group| group.0),
+            }
+        }
+    };
+    let to = match &call.frame.end {
+        Bound::First => 0,
+        Bound::Last => count,
+        Bound::Current if units == Units::Rows => at + 1,
+        Bound::Current => groups[at].1,
+        Bound::Before(expr) => {
+            let by = number(expr, "ending")?;
+            match units {
+                Units::Rows => (at + 1).saturating_sub(by),
+                _ => moved(by, true).map_or(0, |group| group.1),
+            }
+        }
+        Bound::Behind(expr) => {
+            let by = number(expr, "ending")?;
+            match units {
+                Units::Rows => (at + 1).saturating_add(by).min(count),
+                _ => moved(by, false).map_or(count, |group| group.1),
+            }
+        }
+    };
+    Ok((from.min(count), to.max(from.min(count))))
+}

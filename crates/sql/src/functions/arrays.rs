@@ -1,0 +1,218 @@
+//! Functions of arrays (chapter 9.19 of PostgreSQL's manual).
+
+use super::{
+    ANYARRAY, ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYELEMENT, Call, Function, INT4, INT4S, TEXT, function, ok,
+    printed,
+};
+use crate::{
+    error::{Result, SqlError, code},
+    types::{
+        Type, Value,
+        array::{Array, MOST_DIMENSIONS, append, concatenate, prepend},
+    },
+};
+
+pub(super) static FUNCTIONS: &[Function] = &[
+    function("array_append", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], ANYCOMPATIBLEARRAY, |call| {
+        append(call.values)
+    })
+    .takes_null(),
+    function("array_cat", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLEARRAY], ANYCOMPATIBLEARRAY, |call| {
+        concatenate(call.values)
+    })
+    .takes_null(),
+    function("array_dims", &[ANYARRAY], TEXT, array_dims),
+    function("array_fill", &[ANYELEMENT, INT4S], ANYARRAY, array_fill).takes_null(),
+    function("array_fill", &[ANYELEMENT, INT4S, INT4S], ANYARRAY, array_fill).takes_null(),
+    function("array_length", &[ANYARRAY, INT4], INT4, |call| bound(call, |(count, _)| count as i64)),
+    function("array_lower", &[ANYARRAY, INT4], INT4, |call| bound(call, |(_, first)| first.into())),
+    function("array_ndims", &[ANYARRAY], INT4, array_ndims),
+    function("array_position", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], INT4, array_position).takes_null(),
+    function("array_position", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE, INT4], INT4, array_position).takes_null(),
+    function("array_positions", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], INT4S, array_positions).takes_null(),
+    function("array_prepend", &[ANYCOMPATIBLE, ANYCOMPATIBLEARRAY], ANYCOMPATIBLEARRAY, |call| {
+        prepend(call.values)
+    })
+    .takes_null(),
+    function("array_remove", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], ANYCOMPATIBLEARRAY, array_remove)
+        .takes_null(),
+    function(
+        "array_replace",
+        &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE, ANYCOMPATIBLE],
+        ANYCOMPATIBLEARRAY,
+        array_replace,
+    )
+    .takes_null(),
+    function("array_to_string", &[ANYARRAY, TEXT], TEXT, array_to_string).stable(),
+    function("array_to_string", &[ANYARRAY, TEXT, TEXT], TEXT, array_to_string).stable().takes_null(),
+    function("array_upper", &[ANYARRAY, INT4], INT4, |call| {
+        bound(call, |(count, first)| i64::from(first) + count as i64 - 1)
+    }),
+    function("cardinality", &[ANYARRAY], INT4, |call| ok(call.array(0).values.len() as i64)),
+    function("trim_array", &[ANYARRAY, INT4], ANYARRAY, trim_array),
+];
+
+/// The most elements that a function makes.
+const MOST_ELEMENTS: usize = 8 << 20;
+
+/// Returns a fact about a dimension, NULL if there is none.
+fn bound(call: &Call<'_>, fact: fn((usize, i32)) -> i64) -> Result<Value> {
+    let at = usize::try_from(call.int(1) - 1).ok();
+    let dimension = at.and_then(|at| call.array(0).dimensions.get(at));
+    Ok(dimension.map_or(Value::Null, |dimension| fact(*dimension).into()))
+}
+
+fn array_dims(call: &Call<'_>) -> Result<Value> {
+    let array = call.array(0);
+    let shown =
+        |(count, first): &(usize, i32)| format!("[{first}:{}]", i64::from(*first) + *count as i64 - 1);
+    match array.dimensions.is_empty() {
+        true => Ok(Value::Null),
+        false => ok(array.dimensions.iter().map(shown).collect::<String>()),
+    }
+}
+
+fn array_ndims(call: &Call<'_>) -> Result<Value> {
+    Ok(match call.array(0).dimensions.len() {
+        0 => Value::Null,
+        count => (count as i64).into(),
+    })
+}
+
+fn wrong_dimensions(message: &str) -> SqlError {
+    SqlError::new(code::ARRAY_SUBSCRIPT, message)
+}
+
+fn array_fill(call: &Call<'_>) -> Result<Value> {
+    let null = || SqlError::new("22004", "dimension array or low bound array cannot be null");
+    if call.is_null(1) || call.count() > 2 && call.is_null(2) {
+        return Err(null());
+    }
+    let numbers = |at: usize| -> Result<Vec<i32>> {
+        let array = call.array(at);
+        if array.dimensions.len() > 1 {
+            return Err(wrong_dimensions("wrong number of array subscripts"));
+        }
+        let number = |value: &Value| match value {
+            Value::Int(number) => Ok(*number as i32),
+            _ => Err(SqlError::new("22004", "dimension values cannot be null")),
+        };
+        array.values.iter().map(number).collect()
+    };
+    let counts = numbers(1)?;
+    let firsts = if call.count() > 2 { numbers(2)? } else { vec![1; counts.len()] };
+    if firsts.len() != counts.len() {
+        return Err(wrong_dimensions("wrong number of array subscripts"));
+    }
+    if counts.len() > MOST_DIMENSIONS {
+        let message = "number of array dimensions exceeds the maximum allowed (6)";
+        return Err(SqlError::new(code::PROGRAM_LIMIT, message));
+    }
+    let mut size = 1usize;
+    for (count, first) in counts.iter().zip(&firsts) {
+        let too_large = || SqlError::new(code::PROGRAM_LIMIT, "array size exceeds the maximum allowed");
+        let count = usize::try_from(*count).map_err(|_| too_large())?;
+        size = size.checked_mul(count).filter(|size| *size <= MOST_ELEMENTS).ok_or_else(too_large)?;
+        i32::try_from(count).ok().and_then(|count| first.checked_add(count)).ok_or_else(too_large)?;
+    }
+    if counts.is_empty() || size == 0 {
+        return ok(Array::default());
+    }
+    let dimensions = counts.iter().map(|count| *count as usize).zip(firsts).collect();
+    ok(Array { dimensions, values: vec![call.values[0].clone(); size] })
+}
+
+/// Returns whether two elements are the same: NULL is that of NULL.
+fn is_same(one: &Value, other: &Value) -> bool {
+    one.compare(other).is_eq()
+}
+
+fn check_one_dimension(array: &Array, what: &str) -> Result<()> {
+    match array.dimensions.len() > 1 {
+        true => Err(SqlError::unsupported(format!("{what} multidimensional arrays"))),
+        false => Ok(()),
+    }
+}
+
+/// Returns the subscripts of elements with a value, in their order.
+fn positions(call: &Call<'_>) -> Result<impl Iterator<Item = i64>> {
+    let array = call.array(0);
+    check_one_dimension(array, "searching for elements in")?;
+    let first = array.dimensions.first().map_or(1, |(_, first)| i64::from(*first));
+    let wanted = &call.values[1];
+    let found = array.values.iter().enumerate().filter(move |(_, value)| is_same(value, wanted));
+    Ok(found.map(move |(at, _)| first + at as i64))
+}
+
+fn array_position(call: &Call<'_>) -> Result<Value> {
+    if call.is_null(0) {
+        return Ok(Value::Null);
+    }
+    let from = match call.values.get(2) {
+        Some(Value::Null) => {
+            return Err(SqlError::new("22004", "initial position must not be null"));
+        }
+        Some(Value::Int(from)) => *from,
+        _ => i64::MIN,
+    };
+    Ok(positions(call)?.find(|at| *at >= from).map_or(Value::Null, Value::Int))
+}
+
+fn array_positions(call: &Call<'_>) -> Result<Value> {
+    if call.is_null(0) {
+        return Ok(Value::Null);
+    }
+    ok(positions(call)?.map(Value::Int).collect::<Vec<Value>>())
+}
+
+fn array_remove(call: &Call<'_>) -> Result<Value> {
+    if call.is_null(0) {
+        return Ok(Value::Null);
+    }
+    let array = call.array(0);
+    check_one_dimension(array, "removing elements from")?;
+    let kept = array.values.iter().filter(|value| !is_same(value, &call.values[1])).cloned();
+    let mut left = Array::from(kept.collect::<Vec<Value>>());
+    if let (Some(left), Some(before)) = (left.dimensions.first_mut(), array.dimensions.first()) {
+        left.1 = before.1;
+    }
+    ok(left)
+}
+
+fn array_replace(call: &Call<'_>) -> Result<Value> {
+    if call.is_null(0) {
+        return Ok(Value::Null);
+    }
+    let mut array = call.array(0).clone();
+    for value in array.values.iter_mut().filter(|value| is_same(value, &call.values[1])) {
+        *value = call.values[2].clone();
+    }
+    ok(array)
+}
+
+fn array_to_string(call: &Call<'_>) -> Result<Value> {
+    if call.is_null(0) || call.is_null(1) {
+        return Ok(Value::Null);
+    }
+    let element = call.types[0].element().unwrap_or(Type::Text);
+    let null = (!call.is_null(2)).then(|| call.text(2).to_owned());
+    let shown = |value: &Value| if value.is_null() { null.clone() } else { Some(printed(value, element)) };
+    ok(call.array(0).values.iter().filter_map(shown).collect::<Vec<_>>().join(call.text(1)))
+}
+
+fn trim_array(call: &Call<'_>) -> Result<Value> {
+    let (array, gone) = (call.array(0), call.int(1));
+    let count = array.dimensions.first().map_or(0, |(count, _)| *count);
+    let Some(kept) = usize::try_from(gone).ok().and_then(|gone| count.checked_sub(gone)) else {
+        let message = format!("number of elements to trim must be between 0 and {count}");
+        return Err(SqlError::new(code::ARRAY_SUBSCRIPT, message));
+    };
+    if kept == 0 {
+        return ok(Array::default());
+    }
+    let mut dimensions = array.dimensions.clone();
+    // PostgreSQL counts the elements of the slice from 1.
+    dimensions.iter_mut().for_each(|dimension| dimension.1 = 1);
+    dimensions[0].0 = kept;
+    ok(Array { values: array.values[..array.values.len() / count * kept].to_vec(), dimensions })
+}

@@ -1,0 +1,410 @@
+//! Functions of JSON (chapter 9.16 of PostgreSQL's manual).
+
+use super::{
+    ANY, ANYARRAY, ANYELEMENT, BOOL, Call, Function, INT4, JSON, JSONB, MOST_BYTES, TEXT, TEXTS, function,
+    invalid_parameter, ok, printed, too_long,
+};
+use crate::{
+    error::{Result, SqlError, code},
+    operators,
+    types::{
+        Type, Value,
+        array::Array,
+        json::{self, Json, put_quoted},
+    },
+};
+
+pub(super) static FUNCTIONS: &[Function] = &[
+    function("array_to_json", &[ANYARRAY], JSON, to_json).stable(),
+    function("json_array_length", &[JSON], INT4, array_length),
+    function("json_build_array", &[], JSON, build_array).stable(),
+    function("json_build_array", &[ANY], JSON, build_array).variadic().stable().takes_null(),
+    function("json_build_object", &[], JSON, build_object).stable(),
+    function("json_build_object", &[ANY], JSON, build_object).variadic().stable().takes_null(),
+    function("json_extract_path", &[JSON, TEXTS], JSON, |call| extract(call, false)).variadic(),
+    function("json_extract_path_text", &[JSON, TEXTS], TEXT, |call| extract(call, true)).variadic(),
+    function("json_object", &[TEXTS], JSON, object),
+    function("json_object", &[TEXTS, TEXTS], JSON, object),
+    function("json_strip_nulls", &[JSON], JSON, strip_nulls),
+    function("json_typeof", &[JSON], TEXT, type_name),
+    function("jsonb_array_length", &[JSONB], INT4, array_length),
+    function("jsonb_build_array", &[], JSONB, build_array).stable(),
+    function("jsonb_build_array", &[ANY], JSONB, build_array).variadic().stable().takes_null(),
+    function("jsonb_build_object", &[], JSONB, build_object).stable(),
+    function("jsonb_build_object", &[ANY], JSONB, build_object).variadic().stable().takes_null(),
+    function("jsonb_extract_path", &[JSONB, TEXTS], JSONB, |call| extract(call, false)).variadic(),
+    function("jsonb_extract_path_text", &[JSONB, TEXTS], TEXT, |call| extract(call, true)).variadic(),
+    function("jsonb_insert", &[JSONB, TEXTS, JSONB, BOOL], JSONB, insert)
+        .names(&["jsonb_in", "path", "replacement", "insert_after"])
+        .defaults(&["false"]),
+    function("jsonb_object", &[TEXTS], JSONB, object),
+    function("jsonb_object", &[TEXTS, TEXTS], JSONB, object),
+    function("jsonb_pretty", &[JSONB], TEXT, pretty),
+    function("jsonb_set", &[JSONB, TEXTS, JSONB, BOOL], JSONB, set)
+        .names(&["jsonb_in", "path", "replacement", "create_if_missing"])
+        .defaults(&["true"]),
+    function("jsonb_strip_nulls", &[JSONB], JSONB, strip_nulls),
+    function("jsonb_typeof", &[JSONB], TEXT, type_name),
+    function("to_json", &[ANYELEMENT], JSON, to_json).stable(),
+    function("to_jsonb", &[ANYELEMENT], JSONB, to_json).stable(),
+];
+
+/// Returns the text of an argument of JSON.
+fn text_of<'a>(call: &'a Call<'_>, at: usize) -> &'a str {
+    match call.values.get(at) {
+        Some(Value::Text(text) | Value::Json(text)) => text.trim(),
+        _ => "null",
+    }
+}
+
+/// Returns a result of the type of the call.
+fn made(call: &Call<'_>, text: String) -> Result<Value> {
+    if text.len() > MOST_BYTES {
+        return Err(too_long());
+    }
+    match call.result {
+        Type::Jsonb => Ok(Value::Json(json::parse(&text)?.print())),
+        _ => Ok(Value::Text(text)),
+    }
+}
+
+/// Appends a value as JSON.
+pub(crate) fn put_json(into: &mut String, value: &Value, of: Type) {
+    match (value, of) {
+        (Value::Null, _) => into.push_str("null"),
+        (Value::Bool(value), _) => into.push_str(if *value { "true" } else { "false" }),
+        (Value::Json(text), _) | (Value::Text(text), Type::Json) => into.push_str(text),
+        (Value::Array(array), of) if of.element().is_some() => {
+            put_array(into, array, 0, &mut array.values.iter(), of.element().unwrap_or(Type::Text));
+        }
+        (Value::Date(_), _) => put_quoted(into, &printed(value, of)),
+        (Value::Time(_), Type::Timestamp) => put_quoted(into, &printed(value, of).replacen(' ', "T", 1)),
+        (Value::Time(_), Type::TimestampTz) => {
+            let shown = printed(value, of).replacen(' ', "T", 1);
+            put_quoted(into, &if shown.ends_with("+00") { shown + ":00" } else { shown });
+        }
+        (value, of) if of.is_number() => match printed(value, of) {
+            shown if shown.ends_with(|last: char| last.is_ascii_digit()) => into.push_str(&shown),
+            not_finite => put_quoted(into, &not_finite),
+        },
+        (value, of) => put_quoted(into, &printed(value, of)),
+    }
+}
+
+fn put_array(
+    into: &mut String,
+    array: &Array,
+    level: usize,
+    values: &mut std::slice::Iter<'_, Value>,
+    element: Type,
+) {
+    into.push('[');
+    let count = array.dimensions.get(level).map_or(0, |(count, _)| *count);
+    for at in 0..count {
+        if at > 0 {
+            into.push(',');
+        }
+        match level + 1 < array.dimensions.len() {
+            true => put_array(into, array, level + 1, values, element),
+            false => put_json(into, values.next().unwrap_or(&Value::Null), element),
+        }
+    }
+    into.push(']');
+}
+
+fn to_json(call: &Call<'_>) -> Result<Value> {
+    let mut text = String::new();
+    put_json(&mut text, &call.values[0], call.types[0]);
+    made(call, text)
+}
+
+fn build_array(call: &Call<'_>) -> Result<Value> {
+    let mut text = String::from("[");
+    for (at, (value, of)) in call.rest(0).enumerate() {
+        text.push_str(if at > 0 { ", " } else { "" });
+        put_json(&mut text, value, of);
+    }
+    made(call, text + "]")
+}
+
+fn build_object(call: &Call<'_>) -> Result<Value> {
+    let all: Vec<(&Value, Type)> = call.rest(0).collect();
+    if all.len() % 2 != 0 {
+        return Err(invalid_parameter("argument list must have even number of elements"));
+    }
+    let mut text = String::from("{");
+    for (at, pair) in all.chunks(2).enumerate() {
+        let [(key, of), (value, value_of)] = pair else { continue };
+        if key.is_null() {
+            let code = if call.result == Type::Json { "22004" } else { code::INVALID_PARAMETER_VALUE };
+            return Err(SqlError::new(code, format!("argument {}: key must not be null", at * 2 + 1)));
+        }
+        if of.element().is_some() || matches!(of, Type::Json | Type::Jsonb | Type::Record) {
+            let message = "key value must be scalar, not array, composite, or json";
+            return Err(invalid_parameter(message));
+        }
+        text.push_str(if at > 0 { ", " } else { "" });
+        let shown = match key {
+            Value::Bool(value) => value.to_string(),
+            key => printed(key, *of),
+        };
+        put_quoted(&mut text, &shown);
+        text.push_str(" : ");
+        put_json(&mut text, value, *value_of);
+    }
+    made(call, text + "}")
+}
+
+fn object(call: &Call<'_>) -> Result<Value> {
+    let wrong = |message: &str| SqlError::new(code::ARRAY_SUBSCRIPT, message);
+    let keys = call.array(0);
+    let pairs: Vec<(&Value, &Value)> = if call.count() > 1 {
+        let values = call.array(1);
+        if keys.dimensions.len() > 1 || values.dimensions.len() > 1 {
+            return Err(wrong("wrong number of array subscripts"));
+        }
+        if keys.values.len() != values.values.len() {
+            return Err(wrong("mismatched array dimensions"));
+        }
+        keys.values.iter().zip(&values.values).collect()
+    } else {
+        match keys.dimensions[..] {
+            [] | [_] if keys.values.len().is_multiple_of(2) => {}
+            [] | [_] => return Err(wrong("array must have even number of elements")),
+            [_, (2, _)] => {}
+            [_, _] => return Err(wrong("array must have two columns")),
+            _ => return Err(wrong("wrong number of array subscripts")),
+        }
+        keys.values.chunks(2).filter_map(|pair| Some((pair.first()?, pair.get(1)?))).collect()
+    };
+    let mut text = String::from("{");
+    for (at, (key, value)) in pairs.into_iter().enumerate() {
+        let Value::Text(key) = key else {
+            return Err(SqlError::new("22004", "null value not allowed for object key"));
+        };
+        text.push_str(if at > 0 { ", " } else { "" });
+        put_quoted(&mut text, key);
+        text.push_str(" : ");
+        put_json(&mut text, value, Type::Text);
+    }
+    made(call, text + "}")
+}
+
+fn extract(call: &Call<'_>, is_text: bool) -> Result<Value> {
+    let path: Vec<Value> = call.rest(1).map(|(value, _)| value.clone()).collect();
+    let all = [call.values[0].clone(), Array::from(path).into()];
+    match &all[0] {
+        Value::Json(_) => operators::json::jsonb_path(&all, is_text),
+        _ => operators::json::json_path(&all, is_text),
+    }
+}
+
+/// Splits the text of an array or object at the commas, and its pairs at the colons.
+fn parts(text: &str) -> Vec<(Option<&str>, &str)> {
+    let (mut depth, mut is_quoted, mut is_escaped) = (0usize, false, false);
+    let (mut from, mut key, mut found) = (1, None, Vec::new());
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_quoted,
+            b'"' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            b'[' | b'{' => depth += 1,
+            b':' if depth == 1 => {
+                key = Some(text[from..at].trim());
+                from = at + 1;
+            }
+            b',' | b']' | b'}' if depth == 1 => {
+                found.push((key.take(), text[from..at].trim()));
+                (from, depth) = (at + 1, depth - usize::from(byte != b','));
+            }
+            b']' | b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    found.retain(|(_, value)| !value.is_empty());
+    found
+}
+
+fn array_length(call: &Call<'_>) -> Result<Value> {
+    let text = text_of(call, 0);
+    let of = match text.bytes().next() {
+        Some(b'[') => return ok(parts(text).len() as i64),
+        Some(b'{') => "a non-array",
+        _ => "a scalar",
+    };
+    Err(invalid_parameter(format!("cannot get array length of {of}")))
+}
+
+fn type_name(call: &Call<'_>) -> Result<Value> {
+    ok(match text_of(call, 0).bytes().next() {
+        Some(b'{') => "object",
+        Some(b'[') => "array",
+        Some(b'"') => "string",
+        Some(b't' | b'f') => "boolean",
+        Some(b'n') => "null",
+        _ => "number",
+    })
+}
+
+/// Appends a text without white space and without the pairs of an object whose value is null.
+fn put_stripped(into: &mut String, text: &str) {
+    let (open, close) = match text.bytes().next() {
+        Some(b'{') => ('{', '}'),
+        Some(b'[') => ('[', ']'),
+        _ => return into.push_str(text),
+    };
+    into.push(open);
+    let kept = parts(text).into_iter().filter(|(key, value)| key.is_none() || *value != "null");
+    for (at, (key, value)) in kept.enumerate() {
+        into.push_str(if at > 0 { "," } else { "" });
+        if let Some(key) = key {
+            into.push_str(key);
+            into.push(':');
+        }
+        put_stripped(into, value);
+    }
+    into.push(close);
+}
+
+fn strip_nulls(call: &Call<'_>) -> Result<Value> {
+    let mut text = String::new();
+    put_stripped(&mut text, text_of(call, 0));
+    made(call, text)
+}
+
+fn pretty(call: &Call<'_>) -> Result<Value> {
+    let mut text = String::new();
+    put_pretty(&mut text, &json::parse(text_of(call, 0))?, 0);
+    if text.len() > MOST_BYTES { Err(too_long()) } else { ok(text) }
+}
+
+fn put_pretty(into: &mut String, value: &Json, level: usize) {
+    if into.len() > MOST_BYTES {
+        return;
+    }
+    let line = |into: &mut String, at: usize, level: usize| {
+        into.push_str(if at > 0 { ",\n" } else { "\n" });
+        into.push_str(&"    ".repeat(level));
+    };
+    match value {
+        Json::Array(values) => {
+            into.push('[');
+            for (at, value) in values.iter().enumerate() {
+                line(into, at, level + 1);
+                put_pretty(into, value, level + 1);
+            }
+            line(into, 0, level);
+            into.push(']');
+        }
+        Json::Object(pairs) => {
+            into.push('{');
+            for (at, (key, value)) in pairs.iter().enumerate() {
+                line(into, at, level + 1);
+                put_quoted(into, key);
+                into.push_str(": ");
+                put_pretty(into, value, level + 1);
+            }
+            line(into, 0, level);
+            into.push('}');
+        }
+        scalar => into.push_str(&scalar.print()),
+    }
+}
+
+/// A change at a path of a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Replace { creates: bool },
+    Insert { is_after: bool },
+}
+
+fn set(call: &Call<'_>) -> Result<Value> {
+    changed(call, Change::Replace { creates: call.bool(3) })
+}
+
+fn insert(call: &Call<'_>) -> Result<Value> {
+    changed(call, Change::Insert { is_after: call.bool(3) })
+}
+
+fn changed(call: &Call<'_>, change: Change) -> Result<Value> {
+    let path = call.array(1);
+    if path.dimensions.len() > 1 {
+        return Err(SqlError::new(code::ARRAY_SUBSCRIPT, "wrong number of array subscripts"));
+    }
+    let mut target = json::parse(text_of(call, 0))?;
+    if !matches!(target, Json::Array(_) | Json::Object(_)) {
+        return Err(invalid_parameter("cannot set path in scalar"));
+    }
+    let is_empty = match &target {
+        Json::Array(values) => values.is_empty(),
+        Json::Object(pairs) => pairs.is_empty(),
+        _ => false,
+    };
+    if path.values.is_empty() || is_empty && change == (Change::Replace { creates: false }) {
+        return Ok(call.values[0].clone());
+    }
+    let mut steps = Vec::new();
+    for (at, step) in path.values.iter().enumerate() {
+        let Value::Text(step) = step else {
+            return Err(SqlError::new("22004", format!("path element at position {} is null", at + 1)));
+        };
+        steps.push(step.as_str());
+    }
+    change_at(&mut target, &steps, 1, &json::parse(text_of(call, 2))?, change)?;
+    made(call, target.print())
+}
+
+/// Makes a change at the steps of a path, of which the first is number `number`.
+fn change_at(target: &mut Json, steps: &[&str], number: usize, new: &Json, change: Change) -> Result<()> {
+    let Some((step, rest)) = steps.split_first() else { return Ok(()) };
+    let creates = change != Change::Replace { creates: false };
+    match target {
+        Json::Object(pairs) => {
+            let found = pairs.iter().position(|(key, _)| key == step);
+            match found {
+                Some(at) if !rest.is_empty() => change_at(&mut pairs[at].1, rest, number + 1, new, change),
+                Some(_) if matches!(change, Change::Insert { .. }) => {
+                    Err(invalid_parameter("cannot replace existing key"))
+                }
+                Some(at) => {
+                    pairs[at].1 = new.clone();
+                    Ok(())
+                }
+                None if rest.is_empty() && creates => {
+                    let mut all = std::mem::take(pairs);
+                    all.push(((*step).to_owned(), new.clone()));
+                    *target = json::object(all);
+                    Ok(())
+                }
+                None => Ok(()),
+            }
+        }
+        Json::Array(values) => {
+            let Ok(place) = step.trim().parse::<i32>() else {
+                let message = format!("path element at position {number} is not an integer: \"{step}\"");
+                return Err(SqlError::new(code::INVALID_TEXT, message));
+            };
+            let count = values.len();
+            // A place before the first one, or behind the last.
+            let at = match usize::try_from(place) {
+                Ok(at) => Some(at.min(count)),
+                Err(_) => count.checked_sub(place.unsigned_abs() as usize),
+            };
+            match (at, rest.is_empty()) {
+                (None, true) if creates => values.insert(0, new.clone()),
+                (Some(at), true) if at == count && creates => values.push(new.clone()),
+                (Some(at), true) if at < count => match change {
+                    Change::Replace { .. } => values[at] = new.clone(),
+                    Change::Insert { is_after } => values.insert(at + usize::from(is_after), new.clone()),
+                },
+                (Some(at), false) if at < count => {
+                    return change_at(&mut values[at], rest, number + 1, new, change);
+                }
+                _ => {}
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

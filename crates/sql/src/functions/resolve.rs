@@ -1,0 +1,323 @@
+//! The choice among functions of one name, by PostgreSQL's rules (its manual, *Type Conversion*).
+
+use super::{Call, Context, DeclaredType, Function, named};
+use crate::{
+    error::{Result, SqlError, code},
+    types::{Type, Value},
+};
+
+/// A function with the types of a call.
+#[derive(Clone, Debug)]
+pub(crate) struct BoundFunction {
+    pub(crate) function: &'static Function,
+    /// The type that each argument must be converted to.
+    pub(crate) types: Box<[Type]>,
+    pub(crate) result: Type,
+    /// The last argument is an array of the variadic ones.
+    pub(crate) is_spread: bool,
+}
+
+impl BoundFunction {
+    /// Calls the function.
+    pub(crate) fn call(&self, values: &[Value], context: &Context) -> Result<Value> {
+        if self.function.is_strict && values.iter().any(Value::is_null) {
+            return Ok(Value::Null);
+        }
+        let Self { types, result, is_spread, .. } = self;
+        let call = Call { values, types, result: *result, is_spread: *is_spread, context };
+        (self.function.act)(&call)
+    }
+}
+
+/// A group of types that are converted to each other (`pg_type.typcategory`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Category {
+    Array,
+    Boolean,
+    DateTime,
+    Number,
+    String,
+    Timespan,
+    User,
+    Unknown,
+    Pseudo,
+    Internal,
+}
+
+/// Returns the category of a type, and whether it is the preferred one there.
+fn category(of: Type) -> (Category, bool) {
+    match of {
+        Type::Bool => (Category::Boolean, true),
+        Type::Int2 | Type::Int4 | Type::Int8 | Type::Float4 | Type::Numeric(_) => (Category::Number, false),
+        Type::Regclass | Type::Regtype | Type::Regproc | Type::Regnamespace | Type::Regrole => {
+            (Category::Number, false)
+        }
+        Type::Float8 | Type::Oid => (Category::Number, true),
+        Type::Text => (Category::String, true),
+        Type::Varchar(_) | Type::Char(_) | Type::Name => (Category::String, false),
+        Type::OneByte => (Category::Internal, false),
+        Type::Date | Type::Timestamp | Type::TimeOfDay | Type::TimeTz => (Category::DateTime, false),
+        Type::TimestampTz => (Category::DateTime, true),
+        Type::Interval => (Category::Timespan, true),
+        Type::Array(_) | Type::Int2Vector | Type::OidVector => (Category::Array, false),
+        Type::Record | Type::Void => (Category::Pseudo, false),
+        Type::Unknown => (Category::Unknown, false),
+        _ => (Category::User, false),
+    }
+}
+
+/// Returns the type without its limits.
+fn plain(of: Type) -> Type {
+    match of {
+        Type::Varchar(_) => Type::Varchar(None),
+        Type::Char(_) => Type::Char(u32::MAX),
+        Type::Numeric(_) => Type::Numeric(None),
+        other => other,
+    }
+}
+
+/// Returns whether a value becomes one of another type without a cast (`pg_cast.castcontext`).
+pub(crate) fn is_implicit(from: Type, to: Type) -> bool {
+    let rank = |of: Type| match of {
+        Type::Int2 => 1,
+        Type::Int4 => 2,
+        Type::Int8 => 3,
+        Type::Numeric(_) => 4,
+        Type::Float4 => 5,
+        Type::Float8 => 6,
+        _ => 0,
+    };
+    let (from, to) = (plain(from), plain(to));
+    match (from, to) {
+        (from, to) if from == to => true,
+        (Type::Unknown, _) => true,
+        (from, to) if from.is_number() && to.is_number() => rank(from) < rank(to),
+        (from, Type::Oid) => from.is_integer() || from.is_reg(),
+        (Type::Oid, to) => to.is_reg(),
+        (Type::Text | Type::Varchar(_), Type::Regclass) => true,
+        (from, to) if to.is_reg() => from.is_integer(),
+        (Type::Name, to) => to == Type::Text,
+        (Type::OneByte, to) => to == Type::Text,
+        (from, to) if from.is_text() && to.is_text() => true,
+        (Type::Date, to) => matches!(to, Type::Timestamp | Type::TimestampTz),
+        (Type::Timestamp, to) => to == Type::TimestampTz,
+        (Type::TimeOfDay, to) => matches!(to, Type::Interval | Type::TimeTz),
+        (Type::Array(from), Type::Array(to)) => is_implicit(*from, *to),
+        _ => false,
+    }
+}
+
+/// A function that takes so many arguments, and its type for each of them.
+struct Candidate {
+    function: &'static Function,
+    declared: Vec<DeclaredType>,
+}
+
+impl Candidate {
+    fn new(function: &'static Function, count: usize, is_spread: bool) -> Option<Self> {
+        let mut declared = function.arguments.to_vec();
+        if function.is_variadic && !is_spread {
+            let last = match declared.pop()? {
+                DeclaredType::Is(Type::Array(of)) => DeclaredType::Is(*of),
+                DeclaredType::AnyArray => DeclaredType::AnyElement,
+                DeclaredType::AnyCompatibleArray => DeclaredType::AnyCompatible,
+                other => other,
+            };
+            declared.resize(count.max(declared.len() + 1), last);
+        }
+        let least = declared.len().checked_sub(function.defaults.len())?;
+        if is_spread && !function.is_variadic || !(least..=declared.len()).contains(&count) {
+            return None;
+        }
+        declared.truncate(count);
+        Some(Self { function, declared })
+    }
+
+    /// Returns whether values of these types become its arguments.
+    fn takes(&self, types: &[Type]) -> bool {
+        let takes = |(from, to): (&Type, &DeclaredType)| match to {
+            DeclaredType::Is(to) => is_implicit(*from, *to),
+            DeclaredType::AnyArray | DeclaredType::AnyCompatibleArray => {
+                *from == Type::Unknown || from.element().is_some()
+            }
+            DeclaredType::AnyNonArray => from.element().is_none(),
+            _ => true,
+        };
+        types.iter().zip(&self.declared).all(takes) && self.elements(types).is_ok()
+    }
+
+    /// Returns what `anyelement` and `anycompatible` stand for in a call.
+    fn elements(&self, types: &[Type]) -> Result<(Type, Type)> {
+        let (mut element, mut compatible) = (Type::Unknown, Type::Unknown);
+        for (given, declared) in types.iter().zip(&self.declared) {
+            let inner = || given.element().unwrap_or(Type::Unknown);
+            let (of, is_exact) = match declared {
+                DeclaredType::Is(_) | DeclaredType::Any => continue,
+                DeclaredType::AnyElement | DeclaredType::AnyNonArray => (plain(*given), true),
+                DeclaredType::AnyArray => (inner(), true),
+                DeclaredType::AnyCompatible => (plain(*given), false),
+                DeclaredType::AnyCompatibleArray => (inner(), false),
+            };
+            let differ = || {
+                let message = "arguments declared of one type are not all alike";
+                SqlError::new(code::DATATYPE_MISMATCH, message)
+            };
+            if !is_exact {
+                compatible = compatible.common(of).ok_or_else(differ)?;
+            } else if element == Type::Unknown || of == Type::Unknown || element == of {
+                element = if element == Type::Unknown { of } else { element };
+            } else {
+                return Err(differ());
+            }
+        }
+        Ok((element, if compatible == Type::Unknown { Type::Text } else { compatible }))
+    }
+
+    /// Returns the candidate with the types of the call.
+    fn bound(&self, types: &[Type], is_spread: bool) -> Result<BoundFunction> {
+        let (element, compatible) = self.elements(types)?;
+        let undetermined = || {
+            let message = "could not determine polymorphic type because input has type unknown";
+            SqlError::new(code::DATATYPE_MISMATCH, message)
+        };
+        let array = |of: Type| of.array().ok_or_else(|| SqlError::unsupported(format!("{}[]", of.name())));
+        let real = |declared: DeclaredType, given: Type| match declared {
+            DeclaredType::Is(of) => Ok(of),
+            DeclaredType::Any => Ok(given),
+            DeclaredType::AnyCompatible => Ok(compatible),
+            DeclaredType::AnyCompatibleArray => array(compatible),
+            _ if element == Type::Unknown => Err(undetermined()),
+            DeclaredType::AnyElement | DeclaredType::AnyNonArray => Ok(element),
+            DeclaredType::AnyArray if given.element() == Some(element) => Ok(given),
+            DeclaredType::AnyArray => array(element),
+        };
+        let pairs = self.declared.iter().zip(types);
+        let bound = pairs.map(|(declared, given)| real(*declared, *given)).collect::<Result<_>>()?;
+        let result = real(self.function.result, Type::Unknown)?;
+        Ok(BoundFunction { function: self.function, types: bound, result, is_spread })
+    }
+
+    fn declared_type(&self, at: usize) -> Option<Type> {
+        match self.declared[at] {
+            DeclaredType::Is(of) => Some(of),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the text of a call for messages.
+fn shown(name: &str, types: &[Type]) -> String {
+    let types: Vec<&str> = types.iter().map(|of| of.name()).collect();
+    format!("function {name}({})", types.join(", "))
+}
+
+/// Returns the function of a name that takes arguments of these types; if it `is_spread`, the last
+/// one is an array of the variadic arguments.
+pub(crate) fn resolve(name: &str, types: &[Type], is_spread: bool) -> Result<BoundFunction> {
+    let all = named(name).iter();
+    let all: Vec<Candidate> =
+        all.filter_map(|function| Candidate::new(function, types.len(), is_spread)).collect();
+    let is_exact = |candidate: &&Candidate| {
+        let is_same = |(at, of): (usize, &Type)| {
+            *of != Type::Unknown && candidate.declared_type(at).map(plain) == Some(plain(*of))
+        };
+        !(candidate.function.is_variadic && !is_spread) && types.iter().enumerate().all(is_same)
+    };
+    if let Some(exact) = all.iter().find(is_exact) {
+        return exact.bound(types, is_spread);
+    }
+    let mut fitting: Vec<&Candidate> = all.iter().filter(|candidate| candidate.takes(types)).collect();
+    // A function that is not variadic goes before one that is.
+    if fitting.iter().any(|candidate| !candidate.function.is_variadic) {
+        fitting.retain(|candidate| !candidate.function.is_variadic);
+    }
+    match select(fitting, types) {
+        Ok(candidate) => candidate.bound(types, is_spread),
+        Err(true) => {
+            let message = format!("{} is not unique", shown(name, types));
+            Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message))
+        }
+        Err(false) => {
+            let message = format!("{} does not exist", shown(name, types));
+            Err(SqlError::new(code::UNDEFINED_FUNCTION, message))
+        }
+    }
+}
+
+/// Returns the best candidate; else whether there are several (`func_select_candidate`).
+fn select<'a>(mut left: Vec<&'a Candidate>, types: &[Type]) -> std::result::Result<&'a Candidate, bool> {
+    let only = |left: &Vec<&'a Candidate>| match left[..] {
+        [] => Some(Err(false)),
+        [one] => Some(Ok(one)),
+        _ => None,
+    };
+    if let Some(decided) = only(&left) {
+        return decided;
+    }
+    let types: Vec<Type> = types.iter().map(|of| plain(*of)).collect();
+    let is_same =
+        |candidate: &Candidate, at: usize| candidate.declared_type(at).map(plain) == Some(types[at]);
+    let known = || (0..types.len()).filter(|at| types[*at] != Type::Unknown);
+    keep_best(&mut left, |candidate| known().filter(|at| is_same(candidate, *at)).count());
+    if let Some(decided) = only(&left) {
+        return decided;
+    }
+    let is_preferred = |candidate: &Candidate, at: usize| {
+        let (group, is_preferred) = candidate.declared_type(at).map_or((Category::Pseudo, false), category);
+        is_same(candidate, at) || is_preferred && group == category(types[at]).0
+    };
+    keep_best(&mut left, |candidate| known().filter(|at| is_preferred(candidate, *at)).count());
+    if let Some(decided) = only(&left) {
+        return decided;
+    }
+    if known().count() == types.len() {
+        return Err(true);
+    }
+    decide_unknown(&mut left, &types);
+    if let Some(decided) = only(&left) {
+        return decided;
+    }
+    // Last: literals have the type of the other arguments, if these all have one.
+    let mut of_known = known().map(|at| types[at]);
+    let first = of_known.next().ok_or(true)?;
+    if of_known.any(|of| of != first) {
+        return Err(true);
+    }
+    let all = vec![first; types.len()];
+    left.retain(|candidate| candidate.takes(&all));
+    only(&left).unwrap_or(Err(true)).map_err(|_| true)
+}
+
+/// Keeps the candidates with the highest score.
+fn keep_best(left: &mut Vec<&Candidate>, score: impl Fn(&Candidate) -> usize) {
+    let best = left.iter().map(|candidate| score(candidate)).max();
+    left.retain(|candidate| Some(score(candidate)) == best);
+}
+
+/// Keeps the candidates that take literals of the likeliest category: a text if any takes one, else
+/// the one that all take.
+fn decide_unknown(left: &mut Vec<&Candidate>, types: &[Type]) {
+    let mut chosen = Vec::new();
+    for at in (0..types.len()).filter(|at| types[*at] == Type::Unknown) {
+        let of =
+            |candidate: &Candidate| candidate.declared_type(at).map_or((Category::Pseudo, false), category);
+        let all: Vec<(Category, bool)> = left.iter().map(|candidate| of(candidate)).collect();
+        let group = match all.iter().find(|(group, _)| *group == Category::String) {
+            Some((string, _)) => *string,
+            None if all.iter().all(|(group, _)| *group == all[0].0) => all[0].0,
+            None => return,
+        };
+        let has_preferred = all.contains(&(group, true));
+        chosen.push((at, group, has_preferred));
+    }
+    let fits = |candidate: &&&Candidate| {
+        chosen.iter().all(|(at, group, has_preferred)| {
+            let of = candidate.declared_type(*at).map_or((Category::Pseudo, false), category);
+            of.0 == *group && (of.1 || !has_preferred)
+        })
+    };
+    let fitting: Vec<&Candidate> = left.iter().filter(fits).copied().collect();
+    if !fitting.is_empty() {
+        *left = fitting;
+    }
+}

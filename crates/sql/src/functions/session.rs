@@ -1,0 +1,233 @@
+//! Functions about the session and the system (chapters 9.26 and 9.27 of PostgreSQL's manual).
+
+use std::sync::OnceLock;
+
+use super::{
+    ANY, BOOL, Call, Function, INT4, INT8, NAME, NAMES, NUMERIC, OID, REGTYPE, TEXT, TIMESTAMPTZ, VOID,
+    function, invalid_parameter, ok, precise,
+};
+use crate::{
+    catalog::Grant,
+    error::{Result, SqlError, code},
+    system,
+    types::{Type, Value, numeric::Numeric, time},
+};
+
+pub(super) static FUNCTIONS: &[Function] = &[
+    function("current_database", &[], NAME, |call| ok(&*call.context.database)).stable(),
+    function("current_schema", &[], NAME, |call| {
+        Ok(schemas(call, false)?.into_iter().next().unwrap_or(Value::Null))
+    })
+    .stable(),
+    function("current_schemas", &[BOOL], NAMES, |call| ok(schemas(call, call.bool(0))?)).stable(),
+    function("current_setting", &[TEXT], TEXT, current_setting).stable(),
+    function("current_setting", &[TEXT, BOOL], TEXT, current_setting).stable(),
+    function("current_user", &[], NAME, |call| ok(&*call.context.user)).stable(),
+    function("getdatabaseencoding", &[], NAME, |_| ok("UTF8")).stable(),
+    // The type `inet` is not there; a client of the Unix socket has no address.
+    function("inet_client_addr", &[], TEXT, |_| Ok(Value::Null)).stable().takes_null(),
+    function("inet_client_port", &[], INT4, |_| Ok(Value::Null)).stable().takes_null(),
+    function("inet_server_addr", &[], TEXT, |_| Ok(Value::Null)).stable().takes_null(),
+    function("inet_server_port", &[], INT4, |_| Ok(Value::Null)).stable().takes_null(),
+    function("lastval", &[], INT8, |call| call.context.sequences.last().map(Value::Int)).volatile(),
+    function("pg_backend_pid", &[], INT4, |call| ok(call.context.process)).stable(),
+    function("pg_char_to_encoding", &[NAME], INT4, |call| ok(encoding_number(call.text(0)))).stable(),
+    function("pg_client_encoding", &[], NAME, |_| ok("UTF8")).stable(),
+    function("pg_conf_load_time", &[], TIMESTAMPTZ, |_| Ok(Value::Time(start_time()))).stable(),
+    function("pg_encoding_to_char", &[INT4], NAME, |call| ok(encoding_name(call.int(0)))).stable(),
+    function("pg_is_in_recovery", &[], BOOL, |_| ok(false)).volatile(),
+    function("pg_is_other_temp_schema", &[OID], BOOL, |_| ok(false)).stable(),
+    function("pg_jit_available", &[], BOOL, |_| ok(false)).volatile(),
+    function("pg_my_temp_schema", &[], OID, |_| ok(0i64)).stable(),
+    function("pg_postmaster_start_time", &[], TIMESTAMPTZ, |_| Ok(Value::Time(start_time()))).stable(),
+    function("pg_size_bytes", &[TEXT], INT8, size_bytes),
+    function("pg_size_pretty", &[INT8], TEXT, |call| ok(size_pretty(call.int(0).into()))),
+    function("pg_size_pretty", &[NUMERIC], TEXT, |call| {
+        ok(size_pretty(precise::round(call.numeric(0), 0)?.digits))
+    }),
+    function("pg_sleep", &[super::FLOAT8], VOID, |_| Err(SqlError::unsupported("pg_sleep"))).volatile(),
+    function("pg_trigger_depth", &[], INT4, |_| ok(0i64)).stable(),
+    function("pg_typeof", &[ANY], REGTYPE, |call| ok(i64::from(call.types[0].oid()))).stable().takes_null(),
+    function("row_security_active", &[TEXT], BOOL, |_| ok(false)).stable(),
+    function("session_user", &[], NAME, |call| ok(&*call.context.user)).stable(),
+    function("set_config", &[TEXT, TEXT, BOOL], TEXT, set_config).volatile().takes_null(),
+    function("txid_current", &[], INT8, |_| Err(SqlError::unsupported("txid_current"))).stable(),
+    function("version", &[], TEXT, |_| ok(VERSION)).stable(),
+    function("has_any_column_privilege", &[TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
+    function("has_column_privilege", &[TEXT, TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
+    function("has_database_privilege", &[NAME, TEXT, TEXT], BOOL, |call| right(call, DATABASE, "CREATE"))
+        .stable(),
+    function("has_database_privilege", &[OID, TEXT], BOOL, |call| right(call, DATABASE, "CREATE")).stable(),
+    function("has_database_privilege", &[TEXT, TEXT], BOOL, |call| right(call, DATABASE, "CREATE")).stable(),
+    function("has_function_privilege", &[OID, TEXT], BOOL, |call| right(call, &["EXECUTE"], "")).stable(),
+    function("has_function_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["EXECUTE"], "")).stable(),
+    function("has_language_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["USAGE"], "")).stable(),
+    function("has_schema_privilege", &[NAME, TEXT, TEXT], BOOL, |call| right(call, SCHEMA, "")).stable(),
+    function("has_schema_privilege", &[OID, TEXT], BOOL, |call| right(call, SCHEMA, "")).stable(),
+    function("has_schema_privilege", &[TEXT, TEXT], BOOL, |call| right(call, SCHEMA, "")).stable(),
+    function("has_sequence_privilege", &[TEXT, TEXT], BOOL, |call| table_right(call, SEQUENCE)).stable(),
+    function("has_table_privilege", &[NAME, TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
+    function("has_table_privilege", &[OID, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
+    function("has_table_privilege", &[TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
+    function("has_tablespace_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["CREATE"], "CREATE"))
+        .stable(),
+    function("has_type_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["USAGE"], "")).stable(),
+];
+
+/// The text of `version()`.
+const VERSION: &str = concat!("Plexus ", env!("CARGO_PKG_VERSION"), ", compatible with PostgreSQL 15.0");
+
+// The privileges on objects.
+const DATABASE: &[&str] = &["CONNECT", "CREATE", "TEMP", "TEMPORARY"];
+const SCHEMA: &[&str] = &["CREATE", "USAGE"];
+const SEQUENCE: &[&str] = &["SELECT", "UPDATE", "USAGE"];
+const TABLE: &[&str] = &["DELETE", "INSERT", "REFERENCES", "SELECT", "TRIGGER", "TRUNCATE", "UPDATE"];
+
+/// Returns the moment when the process began to serve, or was first asked.
+pub(crate) fn start_time() -> i64 {
+    static STARTED: OnceLock<i64> = OnceLock::new();
+    *STARTED.get_or_init(time::now)
+}
+
+/// Returns the schemas of the search path that there are.
+fn schemas(call: &Call<'_>, with_implicit: bool) -> Result<Vec<Value>> {
+    let path = call.context.settings.borrow().show("search_path")?;
+    let named = path.split(',').map(|name| name.trim().trim_matches('"'));
+    let mut found: Vec<&str> = named.filter(|name| matches!(*name, "public" | "pg_catalog")).collect();
+    if with_implicit && !found.contains(&"pg_catalog") {
+        found.insert(0, "pg_catalog");
+    }
+    Ok(found.into_iter().map(Value::from).collect())
+}
+
+fn current_setting(call: &Call<'_>) -> Result<Value> {
+    match call.context.settings.borrow().show(call.text(0)) {
+        Err(error) if call.bool(1) && error.code == code::UNDEFINED_OBJECT => Ok(Value::Null),
+        shown => shown.map(Value::Text),
+    }
+}
+
+fn set_config(call: &Call<'_>) -> Result<Value> {
+    if call.is_null(0) {
+        return Err(SqlError::new("22004", "SET requires parameter name"));
+    }
+    if call.bool(2) {
+        return Err(SqlError::unsupported("set_config for the transaction"));
+    }
+    let (name, mut settings) = (call.text(0), call.context.settings.borrow_mut());
+    match call.is_null(1) {
+        true => settings.reset(Some(name))?,
+        false => settings.set(name, call.text(1))?,
+    }
+    settings.show(name).map(Value::Text)
+}
+
+fn encoding_name(number: i64) -> &'static str {
+    match number {
+        0 => "SQL_ASCII",
+        6 => "UTF8",
+        _ => "",
+    }
+}
+
+fn encoding_number(name: &str) -> i64 {
+    match name.to_ascii_lowercase().replace(['-', '_'], "").as_str() {
+        "sqlascii" => 0,
+        "utf8" | "unicode" => 6,
+        _ => -1,
+    }
+}
+
+/// Returns the privileges of a list, which must be some of these.
+fn privileges(list: &str, known: &[&str]) -> Result<Vec<String>> {
+    let read = |one: &str| {
+        let upper = one.trim().to_ascii_uppercase();
+        let plain = upper.strip_suffix(" WITH GRANT OPTION").unwrap_or(&upper).to_owned();
+        match known.contains(&plain.as_str()) {
+            true => Ok(plain),
+            false => Err(invalid_parameter(format!("unrecognized privilege type: \"{}\"", one.trim()))),
+        }
+    };
+    list.split(',').map(read).collect()
+}
+
+/// Refuses questions about other roles: the session knows only its own.
+fn check_role(call: &Call<'_>, is_named: bool) -> Result<()> {
+    match is_named && call.text(0) != call.context.user {
+        true => Err(SqlError::unsupported("a privilege of another role")),
+        false => Ok(()),
+    }
+}
+
+/// Returns whether the role has one of the privileges; all roles have all but one of them.
+fn right(call: &Call<'_>, known: &[&str], of_superusers: &str) -> Result<Value> {
+    check_role(call, call.count() > 2)?;
+    let asked = privileges(call.text(call.count() - 1), known)?;
+    ok(call.context.place.is_superuser || asked.iter().any(|one| one != of_superusers))
+}
+
+/// Returns whether the role has a privilege on a relation: it is a superuser or the owner.
+fn table_right(call: &Call<'_>, known: &[&str]) -> Result<Value> {
+    let is_named = call.types[0] == crate::types::Type::Name;
+    check_role(call, is_named)?;
+    let asked = privileges(call.text(call.count() - 1), known)?;
+    let definitions = call.context.definitions.get()?;
+    let place = &call.context.place;
+    let oid = match &call.values[usize::from(is_named)] {
+        Value::Int(oid) => u32::try_from(*oid).ok(),
+        _ => {
+            let name = call.text(usize::from(is_named));
+            Some(system::number_of(call.context, name, Type::Regclass)?)
+        }
+    };
+    let Some(relation) = oid.and_then(|oid| definitions.relation(oid)) else { return Ok(Value::Null) };
+    if relation.owner().is_none_or(|owner| place.is(owner)) {
+        return ok(true);
+    }
+    let is_given = |grant: &Grant| {
+        let is_own = grant.role.as_ref().is_none_or(|role| *role == place.role);
+        is_own && asked.iter().any(|asked| format!("{:?}", grant.privilege).eq_ignore_ascii_case(asked))
+    };
+    ok(relation.grants().iter().any(is_given))
+}
+
+const UNITS: &[(&str, u32)] = &[("bytes", 0), ("kB", 10), ("MB", 20), ("GB", 30), ("TB", 40), ("PB", 50)];
+
+/// Returns a number of bytes with the largest unit that leaves a small number, rounded.
+fn size_pretty(bytes: i128) -> String {
+    let last = UNITS.len() - 1;
+    let divided = |shift: u32| match shift {
+        0 => bytes,
+        shift => {
+            // Half of the unit is rounded away from zero.
+            let doubled = bytes / (1i128 << (shift - 1));
+            (doubled + doubled.signum()) / 2
+        }
+    };
+    let fits = |at: usize| {
+        let limit = 10 * 1024 * if at == 0 { 1 } else { 2 } - i128::from(at > 0);
+        let (_, shift) = UNITS[at];
+        (bytes / (1i128 << shift.saturating_sub(1))).abs() < limit
+    };
+    let at = (0..last).find(|at| fits(*at)).unwrap_or(last);
+    let (unit, shift) = UNITS[at];
+    format!("{} {unit}", divided(shift))
+}
+
+fn size_bytes(call: &Call<'_>) -> Result<Value> {
+    let text = call.text(0).trim();
+    let invalid = || invalid_parameter(format!("invalid size: \"{}\"", call.text(0)));
+    let is_number = |char: char| char.is_ascii_digit() || matches!(char, '.' | '-' | '+' | 'e');
+    let end = text.find(|char| !is_number(char)).unwrap_or(text.len());
+    let number = Numeric::parse(&text[..end]).map_err(|_| invalid())?;
+    let unit = text[end..].trim();
+    let known = |(name, _): &&(&str, u32)| {
+        name.eq_ignore_ascii_case(unit) || unit.eq_ignore_ascii_case("b") && *name == "bytes"
+    };
+    let shift = match unit {
+        "" => 0,
+        _ => UNITS.iter().find(known).ok_or_else(invalid)?.1,
+    };
+    let bytes = number.mul(Numeric::from_int(1i64 << shift))?;
+    ok(bytes.to_int().ok_or_else(|| crate::types::out_of_range(crate::types::Type::Int8))?)
+}

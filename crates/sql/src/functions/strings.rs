@@ -1,0 +1,475 @@
+//! Functions of texts (chapter 9.4 of PostgreSQL's manual).
+
+use super::{
+    ANY, ANYELEMENT, BOOL, Call, Function, INT4, INT8, MOST_BYTES, TEXT, TEXTS, function, invalid_parameter,
+    ok, printed, too_long,
+};
+use crate::{
+    error::{Result, SqlError, code},
+    system::describe,
+    types::{Type, Value, out_of_range},
+};
+
+pub(super) static FUNCTIONS: &[Function] = &[
+    function("ascii", &[TEXT], INT4, |call| ok(call.text(0).chars().next().map_or(0, |char| char as i64))),
+    function("bit_length", &[TEXT], INT4, |call| ok(call.text(0).len() as i64 * 8)),
+    function("btrim", &[TEXT], TEXT, |call| trimmed(call, true, true)),
+    function("btrim", &[TEXT, TEXT], TEXT, |call| trimmed(call, true, true)),
+    function("char_length", &[TEXT], INT4, length),
+    function("character_length", &[TEXT], INT4, length),
+    function("chr", &[INT4], TEXT, chr),
+    function("concat", &[ANY], TEXT, concat).variadic().stable().takes_null(),
+    function("concat_ws", &[TEXT, ANY], TEXT, concat_ws).variadic().stable().takes_null(),
+    function("format", &[TEXT], TEXT, format).stable().takes_null(),
+    function("format", &[TEXT, ANY], TEXT, format).variadic().stable().takes_null(),
+    function("initcap", &[TEXT], TEXT, initcap),
+    function("left", &[TEXT, INT4], TEXT, left),
+    function("length", &[TEXT], INT4, length),
+    function("lower", &[TEXT], TEXT, |call| ok(call.text(0).chars().map(lower).collect::<String>())),
+    function("lpad", &[TEXT, INT4], TEXT, |call| padded(call, true)),
+    function("lpad", &[TEXT, INT4, TEXT], TEXT, |call| padded(call, true)),
+    function("ltrim", &[TEXT], TEXT, |call| trimmed(call, true, false)),
+    function("ltrim", &[TEXT, TEXT], TEXT, |call| trimmed(call, true, false)),
+    function("octet_length", &[TEXT], INT4, |call| ok(call.text(0).len() as i64)),
+    function("overlay", &[TEXT, TEXT, INT4], TEXT, overlay),
+    function("overlay", &[TEXT, TEXT, INT4, INT4], TEXT, overlay),
+    function("parse_ident", &[TEXT, BOOL], TEXTS, parse_ident).names(&["str", "strict"]).defaults(&["true"]),
+    function("position", &[TEXT, TEXT], INT4, position),
+    function("quote_ident", &[TEXT], TEXT, |call| ok(describe::quote_ident(call.text(0)))),
+    function("quote_literal", &[ANYELEMENT], TEXT, quote_literal).stable(),
+    function("quote_literal", &[TEXT], TEXT, quote_literal),
+    function("quote_nullable", &[ANYELEMENT], TEXT, quote_literal).stable().takes_null(),
+    function("quote_nullable", &[TEXT], TEXT, quote_literal).takes_null(),
+    function("repeat", &[TEXT, INT4], TEXT, repeat),
+    function("replace", &[TEXT, TEXT, TEXT], TEXT, replace),
+    function("reverse", &[TEXT], TEXT, |call| ok(call.text(0).chars().rev().collect::<String>())),
+    function("right", &[TEXT, INT4], TEXT, right),
+    function("rpad", &[TEXT, INT4], TEXT, |call| padded(call, false)),
+    function("rpad", &[TEXT, INT4, TEXT], TEXT, |call| padded(call, false)),
+    function("rtrim", &[TEXT], TEXT, |call| trimmed(call, false, true)),
+    function("rtrim", &[TEXT, TEXT], TEXT, |call| trimmed(call, false, true)),
+    function("split_part", &[TEXT, TEXT, INT4], TEXT, split_part),
+    function("starts_with", &[TEXT, TEXT], BOOL, |call| ok(call.text(0).starts_with(call.text(1)))),
+    function("string_to_array", &[TEXT, TEXT], TEXTS, string_to_array).takes_null(),
+    function("string_to_array", &[TEXT, TEXT, TEXT], TEXTS, string_to_array).takes_null(),
+    function("strpos", &[TEXT, TEXT], INT4, position),
+    function("substr", &[TEXT, INT4], TEXT, substring),
+    function("substr", &[TEXT, INT4, INT4], TEXT, substring),
+    function("substring", &[TEXT, INT4], TEXT, substring),
+    function("substring", &[TEXT, INT4, INT4], TEXT, substring),
+    function("to_hex", &[INT4], TEXT, |call| ok(format!("{:x}", call.int(0) as i32))),
+    function("to_hex", &[INT8], TEXT, |call| ok(format!("{:x}", call.int(0)))),
+    function("translate", &[TEXT, TEXT, TEXT], TEXT, translate),
+    function("unistr", &[TEXT], TEXT, unistr),
+    function("upper", &[TEXT], TEXT, |call| ok(call.text(0).chars().map(upper).collect::<String>())),
+];
+
+/// Returns the one lower letter of a letter; others stay.
+fn lower(char: char) -> char {
+    let mut all = char.to_lowercase();
+    all.next().filter(|_| all.next().is_none()).unwrap_or(char)
+}
+
+/// Returns the one upper letter of a letter; others, as the German sharp s, stay.
+fn upper(char: char) -> char {
+    let mut all = char.to_uppercase();
+    all.next().filter(|_| all.next().is_none()).unwrap_or(char)
+}
+
+fn length(call: &Call<'_>) -> Result<Value> {
+    ok(call.text(0).chars().count() as i64)
+}
+
+fn trimmed(call: &Call<'_>, begin: bool, end: bool) -> Result<Value> {
+    let set = if call.count() > 1 { call.text(1) } else { " " };
+    let mut text = call.text(0);
+    if begin {
+        text = text.trim_start_matches(|char| set.contains(char));
+    }
+    if end {
+        text = text.trim_end_matches(|char| set.contains(char));
+    }
+    ok(text)
+}
+
+fn chr(call: &Call<'_>) -> Result<Value> {
+    let failed = |message: String| SqlError::new(code::PROGRAM_LIMIT, message);
+    match call.int(0) {
+        0 => Err(failed("null character not permitted".into())),
+        ..0 => Err(invalid_parameter("character number must be positive")),
+        number => match u32::try_from(number).ok().and_then(char::from_u32) {
+            Some(char) => ok(char.to_string()),
+            None if number > 0x10_ffff => {
+                Err(failed(format!("requested character too large for encoding: {number}")))
+            }
+            None => Err(failed(format!("requested character not valid for encoding: {number}"))),
+        },
+    }
+}
+
+fn concat(call: &Call<'_>) -> Result<Value> {
+    if call.is_spread && call.is_null(0) {
+        return Ok(Value::Null);
+    }
+    let shown = call.rest(0).filter(|(value, _)| !value.is_null()).map(|(value, of)| printed(value, of));
+    ok(shown.collect::<String>())
+}
+
+fn concat_ws(call: &Call<'_>) -> Result<Value> {
+    if call.is_null(0) || call.is_spread && call.is_null(1) {
+        return Ok(Value::Null);
+    }
+    let shown = call.rest(1).filter(|(value, _)| !value.is_null()).map(|(value, of)| printed(value, of));
+    ok(shown.collect::<Vec<_>>().join(call.text(0)))
+}
+
+fn initcap(call: &Call<'_>) -> Result<Value> {
+    let mut was_inside = false;
+    let cased = call.text(0).chars().map(|char| {
+        let cased = if was_inside { lower(char) } else { upper(char) };
+        was_inside = char.is_alphanumeric();
+        cased
+    });
+    ok(cased.collect::<String>())
+}
+
+/// Returns the number of characters that a count means: a negative one counts from the other end.
+fn counted(call: &Call<'_>) -> usize {
+    let length = call.text(0).chars().count();
+    match call.int(1) {
+        count @ 0.. => length.min(usize::try_from(count).unwrap_or(usize::MAX)),
+        count => length.saturating_sub(usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX)),
+    }
+}
+
+fn left(call: &Call<'_>) -> Result<Value> {
+    ok(call.text(0).chars().take(counted(call)).collect::<String>())
+}
+
+fn right(call: &Call<'_>) -> Result<Value> {
+    let text = call.text(0);
+    ok(text.chars().skip(text.chars().count() - counted(call)).collect::<String>())
+}
+
+fn padded(call: &Call<'_>, is_left: bool) -> Result<Value> {
+    let (text, fill) = (call.text(0), if call.count() > 2 { call.text(2) } else { " " });
+    let wanted = usize::try_from(call.int(1)).unwrap_or(0);
+    if wanted > MOST_BYTES / 4 {
+        return Err(too_long());
+    }
+    let cut: String = text.chars().take(wanted).collect();
+    let missing = wanted - cut.chars().count();
+    let fill: String = fill.chars().cycle().take(missing).collect();
+    ok(if is_left { fill + &cut } else { cut + &fill })
+}
+
+fn overlay(call: &Call<'_>) -> Result<Value> {
+    let (text, new, from) = (call.text(0), call.text(1), call.int(2));
+    let count = if call.count() > 3 { call.int(3) } else { new.chars().count() as i64 };
+    if from <= 0 {
+        return Err(negative_length());
+    }
+    let end = from + count;
+    if i32::try_from(end).is_err() {
+        return Err(out_of_range(Type::Int4));
+    }
+    let before: String = text.chars().take(from as usize - 1).collect();
+    let after: String = text.chars().skip(usize::try_from(end - 1).unwrap_or(0)).collect();
+    ok(before + new + &after)
+}
+
+fn negative_length() -> SqlError {
+    SqlError::new("22011", "negative substring length not allowed")
+}
+
+fn position(call: &Call<'_>) -> Result<Value> {
+    let text = call.text(0);
+    let at = text.find(call.text(1)).map_or(0, |at| text[..at].chars().count() as i64 + 1);
+    ok(at)
+}
+
+fn quote_literal(call: &Call<'_>) -> Result<Value> {
+    ok(match call.is_null(0) {
+        true => "NULL".to_owned(),
+        false => describe::quote_literal(&printed(&call.values[0], call.types[0])),
+    })
+}
+
+fn repeat(call: &Call<'_>) -> Result<Value> {
+    let count = usize::try_from(call.int(1)).unwrap_or(0);
+    match call.text(0).len().checked_mul(count) {
+        Some(0..=MOST_BYTES) => ok(call.text(0).repeat(count)),
+        _ => Err(too_long()),
+    }
+}
+
+fn replace(call: &Call<'_>) -> Result<Value> {
+    let (text, old, new) = (call.text(0), call.text(1), call.text(2));
+    if old.is_empty() {
+        return ok(text);
+    }
+    let count = text.matches(old).count();
+    match count.checked_mul(new.len()) {
+        Some(0..=MOST_BYTES) => ok(text.replace(old, new)),
+        _ => Err(too_long()),
+    }
+}
+
+fn split_part(call: &Call<'_>) -> Result<Value> {
+    let (text, by, part) = (call.text(0), call.text(1), call.int(2));
+    let parts: Vec<&str> = match (text, by) {
+        ("", _) => Vec::new(),
+        (_, "") => vec![text],
+        _ => text.split(by).collect(),
+    };
+    let at = match part {
+        0 => return Err(invalid_parameter("field position must not be zero")),
+        1.. => part - 1,
+        _ => parts.len() as i64 + part,
+    };
+    ok(usize::try_from(at).ok().and_then(|at| parts.get(at)).copied().unwrap_or_default())
+}
+
+fn string_to_array(call: &Call<'_>) -> Result<Value> {
+    if call.is_null(0) {
+        return Ok(Value::Null);
+    }
+    let text = call.text(0);
+    let parts: Vec<String> = match call.text(1) {
+        _ if text.is_empty() => Vec::new(),
+        _ if call.is_null(1) => text.chars().map(String::from).collect(),
+        "" => vec![text.to_owned()],
+        by => text.split(by).map(str::to_owned).collect(),
+    };
+    let is_null = |part: &str| call.count() > 2 && !call.is_null(2) && part == call.text(2);
+    let values = parts.into_iter().map(|part| if is_null(&part) { Value::Null } else { part.into() });
+    ok(values.collect::<Vec<Value>>())
+}
+
+/// Returns the first place of a part, which is counted from 1, and the one behind its last.
+pub(super) fn part_of(call: &Call<'_>) -> Result<(i64, i64)> {
+    let from = call.int(1);
+    match (call.count(), call.int(2)) {
+        (3, ..0) => Err(negative_length()),
+        (3, count) => Ok((from, from.saturating_add(count))),
+        _ => Ok((from, i64::MAX)),
+    }
+}
+
+fn substring(call: &Call<'_>) -> Result<Value> {
+    let (from, end) = part_of(call)?;
+    let skipped = usize::try_from(from - 1).unwrap_or(0);
+    let taken = usize::try_from(end.saturating_sub(from.max(1))).unwrap_or(0);
+    ok(call.text(0).chars().skip(skipped).take(taken).collect::<String>())
+}
+
+fn translate(call: &Call<'_>) -> Result<Value> {
+    let (from, to) = (call.text(1), call.text(2));
+    let of = |char: char| match from.chars().position(|one| one == char) {
+        None => Some(char),
+        Some(at) => to.chars().nth(at),
+    };
+    ok(call.text(0).chars().filter_map(of).collect::<String>())
+}
+
+/// Replaces `\XXXX`, `\+XXXXXX`, `\uXXXX` and `\UXXXXXXXX` by the characters with these numbers.
+fn unistr(call: &Call<'_>) -> Result<Value> {
+    let failed = || SqlError::new(code::SYNTAX_ERROR, "invalid Unicode escape");
+    let (mut shown, mut rest) = (String::new(), call.text(0));
+    while let Some(at) = rest.find('\\') {
+        shown.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(more) = rest.strip_prefix('\\') {
+            shown.push('\\');
+            rest = more;
+            continue;
+        }
+        let (skipped, digits) = match rest.as_bytes().first() {
+            Some(b'u') => (1, 4),
+            Some(b'U') => (1, 8),
+            Some(b'+') => (1, 6),
+            _ => (0, 4),
+        };
+        let number = rest.get(skipped..skipped + digits).ok_or_else(failed)?;
+        let is_number = number.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let char = u32::from_str_radix(number, 16).ok().filter(|_| is_number).and_then(char::from_u32);
+        shown.push(char.filter(|char| *char != '\0').ok_or_else(failed)?);
+        rest = &rest[skipped + digits..];
+    }
+    ok(shown + rest)
+}
+
+/// Splits a name with points into its parts.
+fn parse_ident(call: &Call<'_>) -> Result<Value> {
+    let text = call.text(0);
+    let failed = || invalid_parameter(format!("string is not a valid identifier: \"{text}\""));
+    let mut rest = text.trim_start();
+    let mut parts: Vec<Value> = Vec::new();
+    loop {
+        if let Some(quoted) = rest.strip_prefix('"') {
+            let (mut part, mut inner) = (String::new(), quoted);
+            loop {
+                let end = inner.find('"').ok_or_else(failed)?;
+                part.push_str(&inner[..end]);
+                inner = &inner[end + 1..];
+                match inner.strip_prefix('"') {
+                    Some(more) => inner = more,
+                    None => break,
+                }
+                part.push('"');
+            }
+            if part.is_empty() {
+                return Err(failed());
+            }
+            parts.push(part.into());
+            rest = inner;
+        } else {
+            let is_first = |char: char| char.is_ascii_alphabetic() || char == '_' || !char.is_ascii();
+            let is_inner = |char: char| is_first(char) || char.is_ascii_digit() || char == '$';
+            let end = rest.find(|char| !is_inner(char)).unwrap_or(rest.len());
+            if !rest.starts_with(is_first) {
+                return Err(failed());
+            }
+            parts.push(rest[..end].to_ascii_lowercase().into());
+            rest = &rest[end..];
+        }
+        let trimmed = rest.trim_start();
+        match trimmed.strip_prefix('.') {
+            Some(more) => rest = more.trim_start(),
+            None if trimmed.is_empty() || !call.bool(1) => return ok(parts),
+            None => return Err(failed()),
+        }
+    }
+}
+
+/// A part of a pattern of `format` that stands for an argument.
+struct Specifier {
+    argument: Option<usize>,
+    is_left: bool,
+    width: Width,
+    kind: char,
+}
+
+enum Width {
+    Fixed(i64),
+    Next,
+    Argument(usize),
+}
+
+fn format_error(message: &str) -> SqlError {
+    invalid_parameter(message)
+}
+
+impl Specifier {
+    /// Reads what follows a percent sign; returns what is behind it.
+    fn read(text: &str) -> Result<(Self, &str)> {
+        let unterminated = || format_error("unterminated format() type specifier");
+        let number = |text: &str| -> Result<Option<(usize, usize)>> {
+            let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
+            match text[..end].parse::<i32>() {
+                _ if end == 0 => Ok(None),
+                Ok(number) => Ok(Some((number as usize, end))),
+                Err(_) => Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, "number is out of range")),
+            }
+        };
+        let position = |text: &str| -> Result<Option<(usize, usize)>> {
+            match number(text)? {
+                Some((at, end)) if text[end..].starts_with('$') => match at {
+                    0 => Err(format_error("format specifies argument 0, but arguments are numbered from 1")),
+                    at => Ok(Some((at, end + 1))),
+                },
+                _ => Ok(None),
+            }
+        };
+        let mut rest = text;
+        let mut made = Self { argument: None, is_left: false, width: Width::Fixed(0), kind: 's' };
+        if let Some((at, end)) = position(rest)? {
+            made.argument = Some(at);
+            rest = &rest[end..];
+        }
+        while let Some(more) = rest.strip_prefix('-') {
+            made.is_left = true;
+            rest = more;
+        }
+        if let Some(more) = rest.strip_prefix('*') {
+            rest = more;
+            made.width = match position(rest)? {
+                Some((at, end)) => {
+                    rest = &rest[end..];
+                    Width::Argument(at)
+                }
+                None => Width::Next,
+            };
+        } else if let Some((width, end)) = number(rest)? {
+            made.width = Width::Fixed(width as i64);
+            rest = &rest[end..];
+        }
+        made.kind = rest.chars().next().ok_or_else(unterminated)?;
+        let end = made.kind.len_utf8();
+        Ok((made, &rest[end..]))
+    }
+}
+
+fn format(call: &Call<'_>) -> Result<Value> {
+    if call.is_null(0) {
+        return Ok(Value::Null);
+    }
+    let arguments: Vec<(&Value, Type)> = call.rest(1).collect();
+    let few = || format_error("too few arguments for format()");
+    let (mut shown, mut rest, mut next) = (String::new(), call.text(0), 0);
+    while let Some(at) = rest.find('%') {
+        shown.push_str(&rest[..at]);
+        let (found, more) = match rest[at + 1..].strip_prefix('%') {
+            Some(more) => {
+                shown.push('%');
+                rest = more;
+                continue;
+            }
+            None => Specifier::read(&rest[at + 1..])?,
+        };
+        rest = more;
+        let mut width = match found.width {
+            Width::Fixed(width) => width,
+            Width::Next | Width::Argument(_) => {
+                let at = if let Width::Argument(at) = found.width { at } else { next + 1 };
+                next = at;
+                match arguments.get(at - 1).ok_or_else(few)? {
+                    (Value::Null, _) => 0,
+                    (Value::Int(width), _) => *width,
+                    (other, of) => match printed(other, *of).trim().parse::<i32>() {
+                        Ok(width) => width.into(),
+                        Err(_) => return Err(SqlError::new(code::INVALID_TEXT, "the width is no number")),
+                    },
+                }
+            }
+        };
+        let at = found.argument.unwrap_or(next + 1);
+        next = at;
+        if !matches!(found.kind, 's' | 'I' | 'L') {
+            let message = format!("unrecognized format() type specifier \"{}\"", found.kind);
+            return Err(invalid_parameter(message));
+        }
+        let (value, of) = arguments.get(at - 1).ok_or_else(few)?;
+        let text = match (found.kind, value) {
+            ('I', Value::Null) => {
+                return Err(SqlError::new("22004", "null values cannot be formatted as an SQL identifier"));
+            }
+            ('L', Value::Null) => "NULL".into(),
+            (_, Value::Null) => String::new(),
+            ('I', value) => describe::quote_ident(&printed(value, *of)),
+            ('L', value) => describe::quote_literal(&printed(value, *of)),
+            (_, value) => printed(value, *of),
+        };
+        let is_left = found.is_left || width < 0;
+        width = width.saturating_abs();
+        if width as usize > MOST_BYTES {
+            return Err(too_long());
+        }
+        let fill = " ".repeat((width as usize).saturating_sub(text.chars().count()));
+        shown.push_str(&if is_left { text + &fill } else { fill + &text });
+        if shown.len() > MOST_BYTES {
+            return Err(too_long());
+        }
+    }
+    ok(shown + rest)
+}

@@ -1,0 +1,381 @@
+//! Functions of dates and times (chapter 9.9 of PostgreSQL's manual).
+
+use super::{
+    BOOL, Call, DATE, FLOAT8, Function, INT4, INTERVAL, NUMERIC, TEXT, TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ,
+    function, ok,
+};
+use crate::{
+    error::{Result, SqlError, code},
+    operators,
+    types::{
+        Interval, Type, Value,
+        interval::out_of_range,
+        part::{iso_week, part},
+        time::{self, DAY, SECOND, civil, day_of, days_of_month},
+    },
+};
+
+pub(super) static FUNCTIONS: &[Function] = &[
+    function("age", &[TIMESTAMP], INTERVAL, age_of_today).stable(),
+    function("age", &[TIMESTAMP, TIMESTAMP], INTERVAL, |call| age(moment(call, 0), moment(call, 1))),
+    function("age", &[TIMESTAMPTZ], INTERVAL, age_of_today).stable(),
+    function("age", &[TIMESTAMPTZ, TIMESTAMPTZ], INTERVAL, |call| age(moment(call, 0), moment(call, 1))),
+    function("clock_timestamp", &[], TIMESTAMPTZ, |_| Ok(Value::Time(time::now()))).volatile(),
+    function("date_bin", &[INTERVAL, TIMESTAMP, TIMESTAMP], TIMESTAMP, date_bin),
+    function("date_bin", &[INTERVAL, TIMESTAMPTZ, TIMESTAMPTZ], TIMESTAMPTZ, date_bin),
+    function("date_part", &[TEXT, DATE], FLOAT8, date_part),
+    function("date_part", &[TEXT, INTERVAL], FLOAT8, date_part),
+    function("date_part", &[TEXT, TIME], FLOAT8, date_part),
+    function("date_part", &[TEXT, TIMESTAMP], FLOAT8, date_part),
+    function("date_part", &[TEXT, TIMESTAMPTZ], FLOAT8, date_part).stable(),
+    function("date_part", &[TEXT, TIMETZ], FLOAT8, date_part),
+    function("date_trunc", &[TEXT, INTERVAL], INTERVAL, truncated_span),
+    function("date_trunc", &[TEXT, TIMESTAMP], TIMESTAMP, date_trunc),
+    function("date_trunc", &[TEXT, TIMESTAMPTZ], TIMESTAMPTZ, date_trunc).stable(),
+    function("date_trunc", &[TEXT, TIMESTAMPTZ, TEXT], TIMESTAMPTZ, date_trunc_at_zone).stable(),
+    function("extract", &[TEXT, DATE], NUMERIC, extract),
+    function("extract", &[TEXT, INTERVAL], NUMERIC, extract),
+    function("extract", &[TEXT, TIME], NUMERIC, extract),
+    function("extract", &[TEXT, TIMESTAMP], NUMERIC, extract),
+    function("extract", &[TEXT, TIMESTAMPTZ], NUMERIC, extract).stable(),
+    function("extract", &[TEXT, TIMETZ], NUMERIC, extract),
+    function("isfinite", &[DATE], BOOL, |call| {
+        ok(!matches!(call.values[0], Value::Date(day) if time::is_infinite_date(day)))
+    }),
+    function("isfinite", &[INTERVAL], BOOL, |_| ok(true)),
+    function("isfinite", &[TIMESTAMP], BOOL, |call| ok(!time::is_infinite(moment(call, 0)))),
+    function("isfinite", &[TIMESTAMPTZ], BOOL, |call| ok(!time::is_infinite(moment(call, 0)))),
+    function("justify_days", &[INTERVAL], INTERVAL, |call| ok(justified_days(span(call, 0))?)),
+    function("justify_hours", &[INTERVAL], INTERVAL, |call| ok(justified_hours(span(call, 0))?)),
+    function("justify_interval", &[INTERVAL], INTERVAL, |call| ok(justified(span(call, 0))?)),
+    function("make_date", &[INT4, INT4, INT4], DATE, |call| Ok(Value::Date(date_of(call)?)))
+        .names(&["year", "month", "day"]),
+    function("make_interval", &[INT4, INT4, INT4, INT4, INT4, INT4, FLOAT8], INTERVAL, make_interval)
+        .names(&["years", "months", "weeks", "days", "hours", "mins", "secs"])
+        .defaults(&["0", "0", "0", "0", "0", "0", "0.0"]),
+    function("make_time", &[INT4, INT4, FLOAT8], TIME, |call| Ok(Value::Time(time_of(call, 0)?)))
+        .names(&["hour", "min", "sec"]),
+    function("make_timestamp", &[INT4, INT4, INT4, INT4, INT4, FLOAT8], TIMESTAMP, make_timestamp)
+        .names(&["year", "month", "mday", "hour", "min", "sec"]),
+    function("make_timestamptz", &[INT4, INT4, INT4, INT4, INT4, FLOAT8], TIMESTAMPTZ, make_timestamp)
+        .names(&["year", "month", "mday", "hour", "min", "sec"])
+        .stable(),
+    function(
+        "make_timestamptz",
+        &[INT4, INT4, INT4, INT4, INT4, FLOAT8, TEXT],
+        TIMESTAMPTZ,
+        make_timestamptz,
+    )
+    .names(&["year", "month", "mday", "hour", "min", "sec", "timezone"])
+    .stable(),
+    function("now", &[], TIMESTAMPTZ, |call| Ok(Value::Time(call.context.begun))).stable(),
+    function("statement_timestamp", &[], TIMESTAMPTZ, |call| Ok(Value::Time(call.context.statement_begun)))
+        .stable(),
+    function("timezone", &[INTERVAL, TIMESTAMP], TIMESTAMPTZ, |call| operators::time::from_zone(call.values)),
+    function("timezone", &[INTERVAL, TIMESTAMPTZ], TIMESTAMP, |call| operators::time::at_zone(call.values)),
+    function("timezone", &[INTERVAL, TIMETZ], TIMETZ, |call| operators::time::zoned_at_zone(call.values)),
+    function("timezone", &[TEXT, TIMESTAMP], TIMESTAMPTZ, |call| operators::time::from_zone(call.values)),
+    function("timezone", &[TEXT, TIMESTAMPTZ], TIMESTAMP, |call| operators::time::at_zone(call.values)),
+    function("timezone", &[TEXT, TIMETZ], TIMETZ, |call| operators::time::zoned_at_zone(call.values)),
+    function("to_timestamp", &[FLOAT8], TIMESTAMPTZ, to_timestamp),
+    function("transaction_timestamp", &[], TIMESTAMPTZ, |call| Ok(Value::Time(call.context.begun))).stable(),
+];
+
+fn moment(call: &Call<'_>, at: usize) -> i64 {
+    match call.values.get(at) {
+        Some(Value::Time(moment)) => *moment,
+        _ => 0,
+    }
+}
+
+fn span(call: &Call<'_>, at: usize) -> Interval {
+    match call.values.get(at) {
+        Some(Value::Interval(span)) => *span,
+        _ => Interval::default(),
+    }
+}
+
+fn date_part(call: &Call<'_>) -> Result<Value> {
+    part(call.text(0), &call.values[1], call.types[1], false)
+}
+
+fn extract(call: &Call<'_>) -> Result<Value> {
+    part(call.text(0), &call.values[1], call.types[1], true)
+}
+
+/// Returns the span between two moments in years, months, days and time.
+fn age(one: i64, other: i64) -> Result<Value> {
+    if time::is_infinite(one) || time::is_infinite(other) {
+        return Err(SqlError::new(code::DATETIME_OUT_OF_RANGE, "cannot subtract infinite timestamps"));
+    }
+    let (later, earlier) = (one.max(other), one.min(other));
+    let fields = |moment: i64| (civil(moment.div_euclid(DAY)), moment.rem_euclid(DAY));
+    let (((year, month, day), of_day), ((from_year, from_month, from_day), from_of_day)) =
+        (fields(later), fields(earlier));
+    let (mut months, mut days) = (
+        (year - from_year) * 12 + i64::from(month) - i64::from(from_month),
+        i64::from(day) - i64::from(from_day),
+    );
+    let mut microseconds = of_day - from_of_day;
+    if microseconds < 0 {
+        (microseconds, days) = (microseconds + DAY, days - 1);
+    }
+    if days < 0 {
+        // The days of the month of the second argument, or of the first if that is the earlier one.
+        days += i64::from(days_of_month(from_year, from_month));
+        months -= 1;
+    }
+    let found = Interval { months: months as i32, days: days as i32, microseconds };
+    ok(if one < other { found.negative()? } else { found })
+}
+
+fn age_of_today(call: &Call<'_>) -> Result<Value> {
+    age(call.context.begun.div_euclid(DAY) * DAY, moment(call, 0))
+}
+
+fn out_of_range_field(what: &str) -> SqlError {
+    SqlError::new(code::DATETIME_OUT_OF_RANGE, format!("{what} field value out of range"))
+}
+
+/// Returns the day of the first three arguments.
+fn date_of(call: &Call<'_>) -> Result<i32> {
+    let wrong = || out_of_range_field("date");
+    let (year, month, day) = (call.int(0), call.int(1), call.int(2));
+    let year = match year {
+        0 => return Err(wrong()),
+        ..0 => year + 1,
+        _ => year,
+    };
+    let month = u32::try_from(month).ok().filter(|month| (1..=12).contains(month)).ok_or_else(wrong)?;
+    let fits = |day: &u32| (1..=days_of_month(year, month)).contains(day);
+    let day = u32::try_from(day).ok().filter(fits).ok_or_else(wrong)?;
+    time::checked_date(day_of(year, month, day))
+}
+
+/// Returns the time of day of three arguments.
+fn time_of(call: &Call<'_>, first: usize) -> Result<i64> {
+    let (hour, minute, second) = (call.int(first), call.int(first + 1), call.float(first + 2));
+    let is_end = hour == 24 && minute == 0 && second == 0.0;
+    let fits = (0..24).contains(&hour) && (0..60).contains(&minute) && (0.0..=60.0).contains(&second);
+    match fits || is_end {
+        true => Ok((hour * 60 + minute) * 60 * SECOND + (second * 1e6).round_ties_even() as i64),
+        false => Err(out_of_range_field("time")),
+    }
+}
+
+fn make_timestamp(call: &Call<'_>) -> Result<Value> {
+    let of_day = time_of(call, 3)?;
+    let moment = i128::from(date_of(call)?) * i128::from(DAY) + i128::from(of_day);
+    Ok(Value::Time(time::checked_moment(moment)?))
+}
+
+fn make_timestamptz(call: &Call<'_>) -> Result<Value> {
+    operators::time::from_zone(&[call.values[6].clone(), make_timestamp(call)?])
+}
+
+fn make_interval(call: &Call<'_>) -> Result<Value> {
+    let part = |at: usize, unit: i64| i128::from(call.int(at)) * i128::from(unit);
+    let seconds = (call.float(6) * 1e6).round_ties_even();
+    if !seconds.is_finite() || seconds.abs() >= 9.2e18 {
+        return Err(out_of_range());
+    }
+    let time = part(4, 3600 * SECOND) + part(5, 60 * SECOND) + seconds as i128;
+    let wrong = |_| out_of_range();
+    ok(Interval {
+        months: i32::try_from(part(0, 12) + part(1, 1)).map_err(wrong)?,
+        days: i32::try_from(part(2, 7) + part(3, 1)).map_err(wrong)?,
+        microseconds: i64::try_from(time).map_err(wrong)?,
+    })
+}
+
+/// Moves parts of one sign to the larger unit: `large` and `small`, of which `ratio` are a large
+/// one. Both get the same sign.
+fn carried(large: i64, small: i64, ratio: i64) -> (i64, i64) {
+    let (mut large, mut small) = (large + small / ratio, small % ratio);
+    if large > 0 && small < 0 {
+        (large, small) = (large - 1, small + ratio);
+    } else if large < 0 && small > 0 {
+        (large, small) = (large + 1, small - ratio);
+    }
+    (large, small)
+}
+
+fn made(months: i64, days: i64, microseconds: i64) -> Result<Interval> {
+    let int = |number: i64| i32::try_from(number).map_err(|_| out_of_range());
+    Ok(Interval { months: int(months)?, days: int(days)?, microseconds })
+}
+
+fn justified_hours(span: Interval) -> Result<Interval> {
+    let (days, time) = carried(span.days.into(), span.microseconds, DAY);
+    made(span.months.into(), days, time)
+}
+
+fn justified_days(span: Interval) -> Result<Interval> {
+    let (months, days) = carried(span.months.into(), span.days.into(), 30);
+    made(months, days, span.microseconds)
+}
+
+fn justified(span: Interval) -> Result<Interval> {
+    let mut time = span.microseconds % DAY;
+    let mut days = i64::from(span.days) + span.microseconds / DAY;
+    let mut months = i64::from(span.months) + days / 30;
+    days %= 30;
+    if months > 0 && (days < 0 || days == 0 && time < 0) {
+        (months, days) = (months - 1, days + 30);
+    } else if months < 0 && (days > 0 || days == 0 && time > 0) {
+        (months, days) = (months + 1, days - 30);
+    }
+    if days > 0 && time < 0 {
+        (days, time) = (days - 1, time + DAY);
+    } else if days < 0 && time > 0 {
+        (days, time) = (days + 1, time - DAY);
+    }
+    made(months, days, time)
+}
+
+/// Returns the name of a unit of `date_trunc`.
+fn unit(name: &str, of: Type) -> Result<&'static str> {
+    const UNITS: &[&[&str]] = &[
+        &["microseconds", "microsecond", "us", "usec", "usecs"],
+        &["milliseconds", "millisecond", "ms", "msec", "msecs"],
+        &["second", "seconds", "s", "sec", "secs"],
+        &["minute", "minutes", "m", "min", "mins"],
+        &["hour", "hours", "h", "hr", "hrs"],
+        &["day", "days", "d"],
+        &["week", "weeks", "w"],
+        &["month", "months", "mon", "mons"],
+        &["quarter", "qtr"],
+        &["year", "years", "y", "yr", "yrs"],
+        &["decade", "decades", "dec", "decs"],
+        &["century", "centuries", "c", "cent"],
+        &["millennium", "millennia", "mil", "mils"],
+    ];
+    let lower = name.trim().to_ascii_lowercase();
+    let found = UNITS.iter().find(|names| names.contains(&lower.as_str()));
+    found.map(|names| names[0]).ok_or_else(|| {
+        let is_part =
+            matches!(lower.as_str(), "epoch" | "dow" | "doy" | "isodow" | "isoyear" | "julian" | "timezone");
+        let (problem, code) = match is_part {
+            true => ("not supported", code::FEATURE_NOT_SUPPORTED),
+            false => ("not recognized", code::INVALID_PARAMETER_VALUE),
+        };
+        SqlError::new(code, format!("unit \"{lower}\" {problem} for type {}", of.name()))
+    })
+}
+
+/// Cuts a moment to a unit.
+fn truncated(moment: i64, unit: &str) -> Result<i64> {
+    if time::is_infinite(moment) {
+        return Ok(moment);
+    }
+    let size = match unit {
+        "microseconds" => 1,
+        "milliseconds" => 1000,
+        "second" => SECOND,
+        "minute" => 60 * SECOND,
+        "hour" => 3600 * SECOND,
+        _ => DAY,
+    };
+    if size < DAY || unit == "day" {
+        return Ok(moment.div_euclid(size) * size);
+    }
+    let day = moment.div_euclid(DAY);
+    let (year, month, _) = civil(day);
+    // Years are counted from 1, those before from -1 back.
+    let first_of = |years: i64| match year {
+        1.. => (year - 1).div_euclid(years) * years + 1,
+        _ => -((years - 1 - (year - 1)) / years) * years + 1,
+    };
+    let day = match unit {
+        "week" => day - (day + 5).rem_euclid(7),
+        "month" => day_of(year, month, 1),
+        "quarter" => day_of(year, (month - 1) / 3 * 3 + 1, 1),
+        "year" => day_of(year, 1, 1),
+        "decade" => day_of(if year > 0 { year / 10 * 10 } else { -((8 - (year - 1)) / 10) * 10 }, 1, 1),
+        "century" => day_of(first_of(100), 1, 1),
+        _ => day_of(first_of(1000), 1, 1),
+    };
+    time::checked_moment(i128::from(day) * i128::from(DAY))
+}
+
+fn date_trunc(call: &Call<'_>) -> Result<Value> {
+    Ok(Value::Time(truncated(moment(call, 1), unit(call.text(0), call.types[1])?)?))
+}
+
+fn date_trunc_at_zone(call: &Call<'_>) -> Result<Value> {
+    let offset = time::offset_of_zone(call.text(2))? * SECOND;
+    let unit = unit(call.text(0), call.types[1])?;
+    let moment = moment(call, 1);
+    if time::is_infinite(moment) {
+        return Ok(Value::Time(moment));
+    }
+    let local = time::checked_moment(i128::from(moment) + i128::from(offset))?;
+    let back = i128::from(truncated(local, unit)?) - i128::from(offset);
+    Ok(Value::Time(time::checked_moment(back)?))
+}
+
+fn truncated_span(call: &Call<'_>) -> Result<Value> {
+    let span = span(call, 1);
+    let months = |size: i32| Interval { months: span.months / size * size, ..Interval::default() };
+    let time = |size: i64| Interval { microseconds: span.microseconds / size * size, ..span };
+    ok(match unit(call.text(0), Type::Interval)? {
+        "microseconds" => span,
+        "milliseconds" => time(1000),
+        "second" => time(SECOND),
+        "minute" => time(60 * SECOND),
+        "hour" => time(3600 * SECOND),
+        "day" => time(i64::MAX),
+        "month" => months(1),
+        "quarter" => months(3),
+        "year" => months(12),
+        "decade" => months(120),
+        "century" => months(1200),
+        "millennium" => months(12_000),
+        _ => {
+            let message = "unit \"week\" not supported for type interval";
+            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+        }
+    })
+}
+
+fn date_bin(call: &Call<'_>) -> Result<Value> {
+    let (stride, source, origin) = (span(call, 0), moment(call, 1), moment(call, 2));
+    if time::is_infinite(source) {
+        return Ok(Value::Time(source));
+    }
+    if time::is_infinite(origin) {
+        return Err(SqlError::new(code::DATETIME_OUT_OF_RANGE, "origin out of range"));
+    }
+    if stride.months != 0 {
+        return Err(SqlError::unsupported("binning into intervals containing months or years"));
+    }
+    let size = i128::from(stride.days) * i128::from(DAY) + i128::from(stride.microseconds);
+    if size <= 0 {
+        return Err(SqlError::new(code::DATETIME_OUT_OF_RANGE, "stride must be greater than zero"));
+    }
+    let bins = (i128::from(source) - i128::from(origin)).div_euclid(size);
+    Ok(Value::Time(time::checked_moment(i128::from(origin) + bins * size)?))
+}
+
+fn to_timestamp(call: &Call<'_>) -> Result<Value> {
+    let wrong = |what: &str| SqlError::new(code::DATETIME_OUT_OF_RANGE, format!("timestamp {what}"));
+    let seconds = call.float(0);
+    if seconds.is_nan() {
+        return Err(wrong("cannot be NaN"));
+    }
+    if seconds.is_infinite() {
+        return Ok(Value::Time(if seconds > 0.0 { i64::MAX } else { i64::MIN }));
+    }
+    // As PostgreSQL does it: first the difference of the two epochs, then microseconds.
+    let since = (seconds - 946_684_800.0) * 1e6;
+    if since.abs() > 9.2e18 {
+        return Err(wrong("out of range"));
+    }
+    Ok(Value::Time(time::checked_moment(since.round_ties_even() as i128)?))
+}
+
+/// Returns the year, the week and the day of the week, from 1 for Monday, of the ISO calendar.
+pub(super) fn iso_date(day: i64) -> (i64, i64, i64) {
+    let (year, week) = iso_week(day);
+    (year, week, (day + 5).rem_euclid(7) + 1)
+}

@@ -1,0 +1,375 @@
+//! Rows for relations and their columns: `pg_class`, `pg_attribute`, `pg_attrdef`, `pg_index`,
+//! `pg_sequence`.
+
+use super::{
+    Snapshot, acl, describe,
+    rows::{NULL, row, vector},
+    snapshot::{Key, KeyPart, Relation, RelationOf},
+    types,
+};
+use crate::{
+    catalog::{Column, Grant, Identity, Table, View},
+    functions::Context,
+    types::{Type, Value},
+};
+
+/// The access methods of tables and indexes.
+const HEAP: u32 = 2;
+const BTREE: u32 = 403;
+/// The collation of names, and the one of the database.
+const C: u32 = 950;
+const DEFAULT_COLLATION: u32 = 100;
+/// The tablespace of what all databases share.
+const GLOBAL: u32 = 1664;
+
+/// What is different in the rows of `pg_class`.
+struct Class {
+    kind: char,
+    access: u32,
+    columns: usize,
+    has_index: bool,
+    is_shared: bool,
+}
+
+impl Class {
+    fn of(relation: &Relation) -> Self {
+        let class =
+            |kind, access, columns| Self { kind, access, columns, has_index: false, is_shared: false };
+        match &relation.of {
+            RelationOf::Table(table) => {
+                let has_index = table.primary.is_some() || !table.indexes.is_empty();
+                Self { has_index, ..class('r', HEAP, table.columns.len()) }
+            }
+            RelationOf::Index(..) => class('i', BTREE, relation.key().map_or(0, |key| key.parts.len())),
+            RelationOf::View(view) => class('v', 0, view.columns.len()),
+            RelationOf::Sequence(_) => class('S', 0, SEQUENCE_COLUMNS.len()),
+            RelationOf::System(table) => {
+                let access = if table.kind() == 'r' { HEAP } else { 0 };
+                Self { is_shared: table.is_shared(), ..class(table.kind(), access, table.columns.len()) }
+            }
+        }
+    }
+}
+
+/// Makes the rows of `pg_class`.
+pub(super) fn classes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let row = |relation: &Relation| {
+        let Class { kind, access, columns, has_index, is_shared } = Class::of(relation);
+        let has_rows = kind != 'v';
+        // The numbers of rows and pages are those of a table that was never analyzed.
+        let rows = if kind == 'r' { -1.0 } else { 0.0 };
+        let file = if has_rows && !matches!(relation.of, RelationOf::System(_)) { relation.oid } else { 0 };
+        let space = if is_shared { GLOBAL } else { 0 };
+        let identity = match kind {
+            'r' if !matches!(relation.of, RelationOf::System(_)) => 'd',
+            _ => 'n',
+        };
+        row![
+            relation.oid,
+            &relation.name,
+            relation.schema,
+            0,
+            0,
+            snapshot.owner_of(relation),
+            access,
+            file,
+            space,
+            0,
+            rows,
+            0,
+            0,
+            has_index,
+            is_shared,
+            'p',
+            kind,
+            columns,
+            relation.checks(),
+            kind == 'v',
+            relation.has_triggers(),
+            false,
+            false,
+            false,
+            true,
+            identity,
+            false,
+            0,
+            0,
+            0,
+            acl::of(relation.owner().unwrap_or_default(), relation.acl_letter(), relation.grants()),
+            NULL,
+            NULL
+        ]
+    };
+    snapshot.relations.iter().map(row).collect()
+}
+
+impl Relation {
+    /// Returns the number of its checks.
+    fn checks(&self) -> usize {
+        match &self.of {
+            RelationOf::Table(table) => table.checks.len(),
+            _ => 0,
+        }
+    }
+
+    /// Returns whether PostgreSQL has triggers for it: those of foreign keys.
+    fn has_triggers(&self) -> bool {
+        match &self.of {
+            RelationOf::Table(table) => !table.foreign_keys.is_empty() || !table.referenced_by.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Returns the rights that roles have been given.
+    pub(crate) fn grants(&self) -> &[Grant] {
+        match &self.of {
+            RelationOf::Table(table) => &table.grants,
+            RelationOf::View(view) => &view.grants,
+            RelationOf::Sequence(sequence) => &sequence.grants,
+            _ => &[],
+        }
+    }
+
+    /// Returns its letter as in `acldefault`.
+    fn acl_letter(&self) -> &'static str {
+        if matches!(self.of, RelationOf::Sequence(_)) { "s" } else { "r" }
+    }
+}
+
+/// The columns of a sequence when a query reads it like a table.
+const SEQUENCE_COLUMNS: [(&str, Type); 3] =
+    [("last_value", Type::Int8), ("log_cnt", Type::Int8), ("is_called", Type::Bool)];
+
+/// What is different in the rows of `pg_attribute`.
+struct Attribute<'a> {
+    name: &'a str,
+    of: Type,
+    not_null: bool,
+    column: Option<&'a Column>,
+}
+
+impl<'a> Attribute<'a> {
+    /// Returns the columns of a relation.
+    fn all(relation: &'a Relation) -> Vec<Self> {
+        let plain = |(name, of, not_null): (&'a str, Type, bool)| Self { name, of, not_null, column: None };
+        match &relation.of {
+            RelationOf::Table(table) => table.columns.iter().map(Self::of_column).collect(),
+            RelationOf::Index(_, table, _) => {
+                let parts = relation.key().map_or_else(Vec::new, |key| key.parts);
+                let part = |part: KeyPart<'a>| match part {
+                    KeyPart::Column(at) => plain((&table.columns[at].name, table.columns[at].of, false)),
+                    KeyPart::Expression(_, of) => plain(("expr", of, false)),
+                };
+                parts.into_iter().map(part).collect()
+            }
+            RelationOf::View(view) => {
+                view.columns.iter().map(|column| plain((&column.name, column.of, false))).collect()
+            }
+            RelationOf::Sequence(_) => {
+                SEQUENCE_COLUMNS.iter().map(|(name, of)| plain((name, *of, true))).collect()
+            }
+            RelationOf::System(table) => {
+                let columns = table.columns.iter().zip(&table.required);
+                columns.map(|((name, of), not_null)| plain((name, *of, *not_null))).collect()
+            }
+        }
+    }
+
+    fn of_column(column: &'a Column) -> Self {
+        Self { name: &column.name, of: column.of, not_null: column.not_null, column: Some(column) }
+    }
+
+    fn row(&self, oid: u32, number: usize) -> Vec<Value> {
+        let of = self.of.oid();
+        let dimensions = i32::from(matches!(self.of, Type::Array(_)));
+        let plain = types::plain(of);
+        let is_by_value = plain.is_some_and(|plain| plain.is_by_value);
+        let alignment = plain.map_or("i", |plain| plain.alignment);
+        let storage = plain.map_or("x", |plain| plain.storage);
+        let has_default = self.column.is_some_and(|one| one.default.is_some() || one.generated.is_some());
+        let has_default = has_default && self.identity().is_empty();
+        let generated = if self.column.is_some_and(|column| column.generated.is_some()) { "s" } else { "" };
+        row![
+            oid,
+            self.name,
+            of,
+            -1,
+            self.of.size(),
+            number,
+            dimensions,
+            -1,
+            self.of.modifier(),
+            is_by_value,
+            alignment,
+            storage,
+            "",
+            self.not_null,
+            has_default,
+            false,
+            self.identity(),
+            generated,
+            false,
+            true,
+            0,
+            collation_of(self.of),
+            NULL,
+            NULL,
+            NULL,
+            NULL
+        ]
+    }
+
+    fn identity(&self) -> &'static str {
+        match self.column.and_then(|column| column.identity) {
+            None => "",
+            Some(Identity::Always) => "a",
+            Some(Identity::ByDefault) => "d",
+        }
+    }
+}
+
+/// Returns the collation of the values of a type, 0 if they have none.
+pub(super) fn collation_of(of: Type) -> u32 {
+    match of {
+        Type::Name => C,
+        Type::Array(of) => collation_of(*of),
+        of if of.is_text() => DEFAULT_COLLATION,
+        _ => 0,
+    }
+}
+
+/// Makes the rows of `pg_attribute`.
+pub(super) fn attributes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let rows = |relation: &Relation| {
+        let all = Attribute::all(relation);
+        all.iter().zip(1..).map(|(one, number)| one.row(relation.oid, number)).collect::<Vec<_>>()
+    };
+    snapshot.relations.iter().flat_map(rows).collect()
+}
+
+/// Returns the tables of the database with their numbers.
+pub(super) fn tables(snapshot: &Snapshot) -> impl Iterator<Item = (u32, &Table)> {
+    snapshot.relations.iter().filter_map(|relation| match &relation.of {
+        RelationOf::Table(table) => Some((relation.oid, &**table)),
+        _ => None,
+    })
+}
+
+/// Returns the views of the database with their numbers.
+pub(super) fn views(snapshot: &Snapshot) -> impl Iterator<Item = (u32, &View)> {
+    snapshot.relations.iter().filter_map(|relation| match &relation.of {
+        RelationOf::View(view) => Some((relation.oid, view)),
+        _ => None,
+    })
+}
+
+/// Makes the rows of `pg_rewrite`.
+pub(super) fn rules(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let row = |(oid, view): (u32, &View)| {
+        row![snapshot.rule_oid(oid), "_RETURN", oid, '1', 'O', true, "<>", &view.text]
+    };
+    views(snapshot).map(row).collect()
+}
+
+/// Makes the rows of `pg_attrdef`.
+pub(super) fn defaults(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let rows = |(oid, table): (u32, &Table)| {
+        let columns = table.columns.iter().zip(1..);
+        let defaults = columns.filter_map(|(column, number)| {
+            let text = describe::default_of(column)?;
+            Some(row![snapshot.default_oid(oid, number), oid, number, text])
+        });
+        defaults.collect::<Vec<_>>()
+    };
+    tables(snapshot).flat_map(rows).collect()
+}
+
+/// Returns the operator class of keys of a type.
+pub(super) fn class_of(of: Type) -> u32 {
+    match of {
+        Type::Bool => 10003,
+        Type::Int2 => 1979,
+        Type::Int4 => 1978,
+        Type::Int8 => 3124,
+        Type::Float4 => 10012,
+        Type::Float8 => 3123,
+        Type::Numeric(_) => 3125,
+        Type::Text | Type::Varchar(_) => 3126,
+        Type::Char(_) => 10004,
+        Type::Name => 10028,
+        Type::Bytea => 10006,
+        Type::Date => 3122,
+        Type::Timestamp => 3128,
+        Type::TimestampTz => 3127,
+        Type::TimeOfDay => 10038,
+        Type::TimeTz => 10041,
+        Type::Interval => 10022,
+        Type::Uuid => 10065,
+        Type::OneByte => 10007,
+        Type::Jsonb => 10088,
+        Type::Array(_) | Type::Int2Vector => 10000,
+        Type::OidVector => 10032,
+        Type::Record => 10034,
+        _ => 1981,
+    }
+}
+
+/// Makes the rows of `pg_index`.
+pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let row = |key: Key<'_>| {
+        let types: Vec<Type> = key.parts.iter().map(|part| part.type_in(key.table)).collect();
+        let columns = vector(key.parts.iter().map(|part| part.number()).collect());
+        let collations = vector(types.iter().map(|of| collation_of(*of)).collect());
+        let classes = vector(types.iter().map(|of| class_of(*of)).collect());
+        let options = (0..types.len()).map(|at| {
+            let order = key.order(at);
+            i32::from(order.is_descending) | i32::from(order.nulls_first) << 1
+        });
+        let (count, options) = (types.len(), vector(options.collect()));
+        let condition = key.index.and_then(|index| index.condition.as_ref());
+        let expressions: Vec<&str> = key.parts.iter().filter_map(|part| part.expression()).collect();
+        let expressions = (!expressions.is_empty()).then(|| expressions.join(", "));
+        row![
+            key.oid,
+            key.table_oid,
+            count,
+            count,
+            key.is_unique(),
+            false,
+            key.is_primary(),
+            false,
+            true,
+            false,
+            true,
+            false,
+            true,
+            true,
+            false,
+            columns,
+            collations,
+            classes,
+            options,
+            expressions,
+            condition.map(|condition| condition.as_str())
+        ]
+    };
+    snapshot.keys().map(row).collect()
+}
+
+/// Makes the rows of `pg_sequence`.
+pub(super) fn sequences(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let row = |relation: &Relation| {
+        let RelationOf::Sequence(sequence) = &relation.of else { return None };
+        Some(row![
+            relation.oid,
+            sequence.of.oid(),
+            sequence.start,
+            sequence.increment,
+            sequence.most,
+            sequence.least,
+            1,
+            sequence.cycles
+        ])
+    };
+    snapshot.relations.iter().filter_map(row).collect()
+}

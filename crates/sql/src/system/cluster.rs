@@ -1,0 +1,57 @@
+//! Rows for what all databases share, and for schemas: `pg_authid`, `pg_auth_members`,
+//! `pg_database`, `pg_namespace`.
+
+use super::{
+    Snapshot, acl,
+    rows::{NULL, row},
+    snapshot::{FIRST_ROLE, SchemaOf},
+};
+use crate::{functions::Context, types::Value};
+
+/// PostgreSQL's number of the encoding UTF8.
+pub(super) const UTF8: i32 = 6;
+
+/// Makes the rows of `pg_authid`. Passwords are not shown.
+pub(super) fn roles(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let row = |(oid, name, role): &(u32, String, crate::roles::Role)| {
+        let has_all = *oid == FIRST_ROLE;
+        row![
+            *oid,
+            name,
+            role.is_superuser,
+            true,
+            role.creates_roles,
+            role.creates_databases,
+            role.can_login,
+            has_all,
+            has_all,
+            -1,
+            NULL,
+            NULL
+        ]
+    };
+    snapshot.roles.iter().map(row).collect()
+}
+
+/// Makes the rows of `pg_auth_members`: no role is a member of another one.
+pub(super) fn members(_: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    Vec::new()
+}
+
+/// Makes the rows of `pg_database`.
+pub(super) fn databases(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let row = |(oid, name): &(u32, String)| {
+        let locale = "C.UTF-8";
+        row![*oid, name, FIRST_ROLE, UTF8, 'c', false, true, -1, 0, 1, 1663, locale, locale, NULL, NULL, NULL]
+    };
+    snapshot.databases.iter().map(row).collect()
+}
+
+/// Makes the rows of `pg_namespace`.
+pub(super) fn schemas(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let row = |schema: &SchemaOf| {
+        let acl = schema.of.as_ref().map(|of| acl::of(&of.owner, "n", &of.grants));
+        row![schema.oid, &schema.name, schema.owner, acl]
+    };
+    snapshot.schemas.iter().map(row).collect()
+}

@@ -1,0 +1,234 @@
+//! Rows for constraints, and for what needs other objects: `pg_constraint`, `pg_depend`.
+
+use super::{
+    Snapshot, classes,
+    rows::{NULL, row},
+    snapshot::KeyPart,
+};
+use crate::{
+    catalog::{Action, Check, ForeignKey, Table},
+    functions::Context,
+    types::Value,
+};
+
+/// The numbers of tables of the catalog, by which dependencies name the kinds of objects.
+pub(super) const CLASS: u32 = 1259;
+pub(super) const CONSTRAINT: u32 = 2606;
+const DEFAULT: u32 = 2604;
+pub(super) const NAMESPACE: u32 = 2615;
+
+/// A constraint of a table.
+pub(crate) struct Constraint<'a> {
+    pub(crate) oid: u32,
+    pub(crate) name: &'a str,
+    pub(crate) schema: u32,
+    pub(crate) table_oid: u32,
+    pub(crate) table: &'a Table,
+    pub(crate) columns: Vec<usize>,
+    /// The index that it needs, or 0.
+    pub(crate) index: u32,
+    pub(crate) of: ConstraintOf<'a>,
+    pub(crate) comment: Option<&'a str>,
+}
+
+/// The kind of a constraint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ConstraintOf<'a> {
+    Primary,
+    Unique,
+    Check(&'a Check),
+    /// A foreign key, the number of the other table, and that table.
+    Foreign(&'a ForeignKey, u32, &'a Table),
+}
+
+/// Returns the constraints of all tables.
+pub(crate) fn all(snapshot: &Snapshot) -> Vec<Constraint<'_>> {
+    let mut found = Vec::new();
+    for key in snapshot.keys().filter(|key| key.is_constraint()) {
+        let column = |part: &KeyPart<'_>| part.number().checked_sub(1);
+        found.push(Constraint {
+            oid: snapshot.constraint_oid(key.table_oid, key.name),
+            name: key.name,
+            schema: snapshot.relation(key.oid).map_or(0, |index| index.schema),
+            table_oid: key.table_oid,
+            table: key.table,
+            columns: key.parts.iter().filter_map(column).collect(),
+            index: key.oid,
+            of: if key.is_primary() { ConstraintOf::Primary } else { ConstraintOf::Unique },
+            // A comment on the index is also that of the constraint that has made it.
+            comment: None,
+        });
+    }
+    for (oid, table) in classes::tables(snapshot) {
+        let schema = snapshot.relation(oid).map_or(0, |table| table.schema);
+        let constraint = |name, columns: &[usize], index, of, comment| Constraint {
+            oid: snapshot.constraint_oid(oid, name),
+            name,
+            schema,
+            table_oid: oid,
+            table,
+            columns: columns.to_vec(),
+            index,
+            of,
+            comment,
+        };
+        for check in &table.checks {
+            let of = ConstraintOf::Check(check);
+            found.push(constraint(&check.name, &check.columns, 0, of, check.comment.as_deref()));
+        }
+        for key in &table.foreign_keys {
+            let Some((other_oid, other)) = snapshot.table(&key.table) else { continue };
+            let index = snapshot.unique_key(other_oid, &key.referenced);
+            let of = ConstraintOf::Foreign(key, other_oid, other);
+            found.push(constraint(&key.name, &key.columns, index, of, key.comment.as_deref()));
+        }
+    }
+    found
+}
+
+fn numbers(columns: &[usize]) -> Vec<usize> {
+    columns.iter().map(|at| at + 1).collect()
+}
+
+/// Returns the letter of an action of a foreign key.
+fn letter(action: Action) -> char {
+    match action {
+        Action::Nothing => 'a',
+        Action::Restrict => 'r',
+        Action::Cascade => 'c',
+        Action::SetNull => 'n',
+        Action::SetDefault => 'd',
+    }
+}
+
+/// What is different in the row of a foreign key.
+#[derive(Default)]
+struct ForeignPart {
+    is_deferrable: bool,
+    is_deferred: bool,
+    table: u32,
+    letters: Option<[char; 3]>,
+    columns: Option<Vec<usize>>,
+}
+
+impl ForeignPart {
+    fn of(constraint: &Constraint<'_>) -> Self {
+        let ConstraintOf::Foreign(key, table, _) = constraint.of else { return Self::default() };
+        let kind = if key.is_full { 'f' } else { 's' };
+        Self {
+            is_deferrable: key.is_deferrable,
+            is_deferred: key.is_deferred,
+            table,
+            letters: Some([letter(key.on_update), letter(key.on_delete), kind]),
+            columns: Some(numbers(&key.referenced)),
+        }
+    }
+}
+
+/// Makes the rows of `pg_constraint`.
+pub(super) fn constraints(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let row = |of: Constraint<'_>| {
+        let (kind, condition) = match of.of {
+            ConstraintOf::Primary => ('p', None),
+            ConstraintOf::Unique => ('u', None),
+            ConstraintOf::Check(check) => ('c', Some(&check.condition)),
+            ConstraintOf::Foreign(..) => ('f', None),
+        };
+        let foreign = ForeignPart::of(&of);
+        let [on_update, on_delete, matching] = foreign.letters.unwrap_or([' '; 3]);
+        row![
+            of.oid,
+            of.name,
+            of.schema,
+            kind,
+            foreign.is_deferrable,
+            foreign.is_deferred,
+            true,
+            of.table_oid,
+            0,
+            of.index,
+            0,
+            foreign.table,
+            on_update,
+            on_delete,
+            matching,
+            true,
+            0,
+            kind != 'c',
+            numbers(&of.columns),
+            foreign.columns,
+            NULL,
+            NULL,
+            NULL,
+            NULL,
+            NULL,
+            condition
+        ]
+    };
+    all(snapshot).into_iter().map(row).collect()
+}
+
+/// An object that another one needs or that needs one: the kind, the number, and the column or 0.
+type Object = (u32, u32, usize);
+
+fn need((class, oid, column): Object, (other_class, other, other_column): Object, kind: char) -> Vec<Value> {
+    row![class, oid, column, other_class, other, other_column, kind]
+}
+
+/// Makes the rows of `pg_depend` for the objects of the database.
+pub(super) fn dependencies(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let mut rows = Vec::new();
+    let relations = snapshot.relations.iter().filter(|relation| !relation.is_system());
+    for relation in relations.filter(|relation| relation.key().is_none()) {
+        rows.push(need((CLASS, relation.oid, 0), (NAMESPACE, relation.schema, 0), 'n'));
+    }
+    for key in snapshot.keys().filter(|key| !key.is_constraint()) {
+        let on_column =
+            |part: &KeyPart<'_>| need((CLASS, key.oid, 0), (CLASS, key.table_oid, part.number()), 'a');
+        rows.extend(key.parts.iter().map(on_column));
+    }
+    for of in all(snapshot) {
+        let own = (CONSTRAINT, of.oid, 0);
+        rows.extend(of.columns.iter().map(|at| need(own, (CLASS, of.table_oid, at + 1), 'a')));
+        match of.of {
+            ConstraintOf::Primary | ConstraintOf::Unique => rows.push(need((CLASS, of.index, 0), own, 'i')),
+            ConstraintOf::Foreign(key, table, _) => {
+                rows.extend(key.referenced.iter().map(|at| need(own, (CLASS, table, at + 1), 'n')));
+                rows.push(need(own, (CLASS, of.index, 0), 'n'));
+            }
+            ConstraintOf::Check(_) => {}
+        }
+    }
+    for (oid, table) in classes::tables(snapshot) {
+        for (column, number) in table.columns.iter().zip(1..) {
+            let own = (CLASS, oid, number);
+            let sequence = |name: &String| snapshot.sequence(name).map(|found| (CLASS, found.oid, 0));
+            if let Some(sequence) = column.own_sequence.as_ref().and_then(sequence) {
+                rows.push(need(sequence, own, if column.identity.is_some() { 'i' } else { 'a' }));
+            }
+            let default = (DEFAULT, snapshot.default_oid(oid, number), 0);
+            if default.1 != 0 {
+                rows.push(need(default, own, 'a'));
+                let others = column.sequences.iter().filter_map(sequence);
+                rows.extend(others.map(|other| need(default, other, 'n')));
+            }
+        }
+    }
+    rows.extend(of_views(snapshot));
+    rows
+}
+
+/// Returns the dependencies of views: in PostgreSQL their rules have them.
+fn of_views(snapshot: &Snapshot) -> Vec<Vec<Value>> {
+    classes::views(snapshot)
+        .flat_map(|(oid, view)| {
+            let rule = (REWRITE, snapshot.rule_oid(oid), 0);
+            let uses = view.uses.iter().filter_map(|name| snapshot.named(name));
+            let on_uses = uses.map(move |used| need(rule, (CLASS, used.oid, 0), 'n'));
+            [need(rule, (CLASS, oid, 0), 'i'), need(rule, (CLASS, oid, 0), 'n')].into_iter().chain(on_uses)
+        })
+        .collect()
+}
+
+/// The table of the catalog with the queries of views.
+const REWRITE: u32 = 2618;

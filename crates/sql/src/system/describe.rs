@@ -1,0 +1,265 @@
+//! Definitions as text, as PostgreSQL shows them: the functions `format_type`, `pg_get_indexdef`,
+//! `pg_get_constraintdef` and `pg_get_expr`.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser};
+
+use super::{
+    Snapshot,
+    constraints::{Constraint, ConstraintOf},
+    snapshot::{Key, KeyPart, PUBLIC, Relation},
+    types,
+};
+use crate::{
+    catalog::{Action, Column, IndexOrder, Table},
+    types::Type,
+};
+
+/// A word of the language: its category as in `pg_get_keywords`, and whether it can be the name of
+/// a column of a result without AS.
+pub(crate) type Keyword = (&'static str, &'static str, bool);
+
+static KEYWORDS: LazyLock<Vec<Keyword>> = LazyLock::new(|| {
+    let lines = include_str!("keywords.txt").lines();
+    let read = |line: &'static str| {
+        let mut words = line.split(' ');
+        Some((words.next()?, words.next()?, words.next()? == "t"))
+    };
+    lines.filter_map(read).collect()
+});
+
+static CATEGORIES: LazyLock<HashMap<&'static str, &'static str>> =
+    LazyLock::new(|| KEYWORDS.iter().map(|(word, category, _)| (*word, *category)).collect());
+
+/// Returns all words of PostgreSQL's language.
+pub(crate) fn keywords() -> &'static [Keyword] {
+    &KEYWORDS
+}
+
+/// Returns a name as SQL needs it: in quotes, unless it is a plain word.
+pub(crate) fn quote_ident(name: &str) -> String {
+    let is_plain = name.starts_with(|char: char| char.is_ascii_lowercase() || char == '_')
+        && name.chars().all(|char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '_')
+        && CATEGORIES.get(name).is_none_or(|category| *category == "U");
+    if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+/// Returns a text as a literal of SQL.
+pub(crate) fn quote_literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    if text.contains('\\') { format!("E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
+}
+
+fn names(table: &Table, columns: &[usize]) -> String {
+    let names: Vec<String> = columns.iter().map(|at| quote_ident(&table.columns[*at].name)).collect();
+    names.join(", ")
+}
+
+/// Returns the name of a type with its limits, which is PostgreSQL's `format_type`.
+pub(crate) fn format_type(oid: u32, modifier: Option<i32>) -> String {
+    if oid == 0 {
+        return "-".into();
+    }
+    if let Some(element) = types::element_of(oid) {
+        return format_type(element.oid, modifier) + "[]";
+    }
+    let Some(of) = types::plain(oid) else { return "???".into() };
+    // A type without limits has another name where limits are possible.
+    let is_open = modifier.is_some_and(|modifier| modifier < 0);
+    let limits = modifier.filter(|modifier| *modifier >= 4).map(|modifier| modifier - 4);
+    match (of.name, limits) {
+        ("bpchar", None) if is_open => "bpchar".into(),
+        ("bpchar", limits) => limited("character", limits),
+        ("varchar", limits) => limited("character varying", limits),
+        ("numeric", Some(limits)) => format!("numeric({},{})", limits >> 16, limits & 0xffff),
+        ("bool", _) => "boolean".into(),
+        ("int2", _) => "smallint".into(),
+        ("int4", _) => "integer".into(),
+        ("int8", _) => "bigint".into(),
+        ("float4", _) => "real".into(),
+        ("float8", _) => "double precision".into(),
+        ("char", _) => "\"char\"".into(),
+        ("any", _) => "\"any\"".into(),
+        ("time", _) => of_time("time", " without time zone", modifier),
+        ("timetz", _) => of_time("time", " with time zone", modifier),
+        ("timestamp", _) => of_time("timestamp", " without time zone", modifier),
+        ("timestamptz", _) => of_time("timestamp", " with time zone", modifier),
+        (name, _) => name.into(),
+    }
+}
+
+fn limited(name: &str, limit: Option<i32>) -> String {
+    limit.map_or_else(|| name.into(), |limit| format!("{name}({limit})"))
+}
+
+fn of_time(name: &str, zone: &str, digits: Option<i32>) -> String {
+    let digits = digits.filter(|digits| *digits >= 0);
+    limited(name, digits) + zone
+}
+
+/// Returns the name of a relation, with its schema unless the path of the session has it.
+pub(crate) fn relation_name(snapshot: &Snapshot, path: &[u32], relation: &Relation) -> String {
+    let name = quote_ident(&relation.name);
+    match snapshot.is_visible(path, relation) {
+        true => name,
+        false => format!("{}.{name}", quote_ident(snapshot.schema_name(relation.schema).unwrap_or_default())),
+    }
+}
+
+/// Returns a part of an index.
+fn part(table: &Table, part: KeyPart<'_>) -> String {
+    match part {
+        KeyPart::Column(at) => quote_ident(&table.columns[at].name),
+        KeyPart::Expression(text, _) => text.to_owned(),
+    }
+}
+
+/// Returns the statement that makes an index.
+pub(crate) fn index(snapshot: &Snapshot, key: &Key<'_>) -> String {
+    let unique = if key.is_unique() { "UNIQUE " } else { "" };
+    let schema = snapshot.relation(key.table_oid).map_or(PUBLIC, |table| table.schema);
+    let parts = key.parts.iter().enumerate().map(|(at, one)| {
+        let shown = match one {
+            // A call of a function needs no parentheses.
+            KeyPart::Expression(text, _) if !is_call(text) => format!("({text})"),
+            one => part(key.table, *one),
+        };
+        let order = match key.order(at) {
+            IndexOrder { is_descending: false, nulls_first: false } => "",
+            IndexOrder { is_descending: false, nulls_first: true } => " NULLS FIRST",
+            IndexOrder { is_descending: true, nulls_first: true } => " DESC",
+            IndexOrder { is_descending: true, nulls_first: false } => " DESC NULLS LAST",
+        };
+        shown + order
+    });
+    let condition = key.index.and_then(|index| index.condition.as_ref());
+    let condition = condition.map(|text| format!(" WHERE {}", nested(text))).unwrap_or_default();
+    format!(
+        "CREATE {unique}INDEX {} ON {}.{} USING btree ({}){condition}",
+        quote_ident(key.name),
+        quote_ident(snapshot.schema_name(schema).unwrap_or_default()),
+        quote_ident(&key.table.name),
+        parts.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// Returns whether an expression is a call of a function.
+fn is_call(text: &str) -> bool {
+    let mut parser = match Parser::new(&PostgreSqlDialect {}).try_with_sql(text) {
+        Ok(parser) => parser,
+        Err(_) => return false,
+    };
+    matches!(parser.parse_expr(), Ok(ast::Expr::Function(_)))
+}
+
+/// Returns an expression in parentheses.
+fn nested(text: &str) -> String {
+    let mut parser = match Parser::new(&PostgreSqlDialect {}).try_with_sql(text) {
+        Ok(parser) => parser,
+        Err(_) => return format!("({text})"),
+    };
+    match parser.parse_expr() {
+        Ok(ast::Expr::Nested(_)) => text.to_owned(),
+        _ => format!("({text})"),
+    }
+}
+
+/// Returns a part of an index, counted from 1.
+pub(crate) fn index_column(key: &Key<'_>, number: i64) -> Option<String> {
+    let at = usize::try_from(number).ok()?.checked_sub(1)?;
+    key.parts.get(at).map(|one| part(key.table, *one))
+}
+
+/// Returns the definition of a constraint behind its name.
+pub(crate) fn constraint(snapshot: &Snapshot, path: &[u32], of: &Constraint<'_>) -> String {
+    match of.of {
+        ConstraintOf::Primary => format!("PRIMARY KEY ({})", names(of.table, &of.columns)),
+        ConstraintOf::Unique => format!("UNIQUE ({})", names(of.table, &of.columns)),
+        ConstraintOf::Check(check) => format!("CHECK ({})", nested(&check.condition)),
+        ConstraintOf::Foreign(key, other_oid, other) => {
+            let relation = snapshot.relation(other_oid);
+            let target = relation.map(|relation| relation_name(snapshot, path, relation)).unwrap_or_default();
+            format!(
+                "FOREIGN KEY ({}) REFERENCES {target}({}){}{}{}{}{}",
+                names(of.table, &key.columns),
+                names(other, &key.referenced),
+                if key.is_full { " MATCH FULL" } else { "" },
+                action("UPDATE", key.on_update),
+                action("DELETE", key.on_delete),
+                if key.is_deferrable { " DEFERRABLE" } else { "" },
+                if key.is_deferred { " INITIALLY DEFERRED" } else { "" },
+            )
+        }
+    }
+}
+
+/// Returns the part of a foreign key about changes of the other table.
+fn action(event: &str, action: Action) -> String {
+    let words = match action {
+        Action::Nothing => return String::new(),
+        Action::Restrict => "RESTRICT",
+        Action::Cascade => "CASCADE",
+        Action::SetNull => "SET NULL",
+        Action::SetDefault => "SET DEFAULT",
+    };
+    format!(" ON {event} {words}")
+}
+
+/// Returns the default of a column as PostgreSQL shows it.
+pub(crate) fn default_of(column: &Column) -> Option<String> {
+    let text = column.default.as_ref().or(column.generated.as_ref())?;
+    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).ok()?;
+    let parsed = parser.parse_expr().ok()?;
+    expression(&parsed, column.of).or_else(|| Some(text.clone()))
+}
+
+/// Returns the text of an expression that becomes a value of a type, if it is of a simple form.
+fn expression(expr: &ast::Expr, of: Type) -> Option<String> {
+    use ast::{Expr, Value};
+    let type_name = format_type(of.oid(), None);
+    Some(match expr {
+        Expr::Nested(inner) => expression(inner, of)?,
+        Expr::Value(value) => match &value.value {
+            Value::SingleQuotedString(text) if of.is_number() || of == Type::Bool => text.clone(),
+            Value::SingleQuotedString(text) => format!("{}::{type_name}", quote_literal(text)),
+            Value::Number(number, _) => number.to_string(),
+            Value::Boolean(is_true) => is_true.to_string(),
+            Value::Null => format!("NULL::{type_name}"),
+            _ => return None,
+        },
+        Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr } => {
+            let Expr::Value(value) = &**expr else { return None };
+            let Value::Number(number, _) = &value.value else { return None };
+            let number = number.to_string();
+            let fits = |number: &str| number.parse::<i32>().is_ok();
+            let of = match number.parse::<i64>() {
+                Ok(_) if fits(&number) => "integer",
+                Ok(_) => "bigint",
+                Err(_) => "numeric",
+            };
+            format!("'-{number}'::{of}")
+        }
+        Expr::Function(call) => {
+            let name = call.name.to_string();
+            let ast::FunctionArguments::List(list) = &call.args else { return Some(name.to_uppercase()) };
+            match (&list.args[..], name.to_ascii_lowercase().as_str()) {
+                ([], lower) => format!("{lower}()"),
+                ([argument], "nextval") => format!("nextval({})", regclass(&argument.to_string())),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the argument of `nextval` without needless quotes.
+fn regclass(argument: &str) -> String {
+    let name = argument.trim_end_matches("::regclass").trim_end_matches("::REGCLASS");
+    let name = name.trim_matches('\'').replace("''", "'");
+    let name = match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
+        Some(quoted) => quote_ident(&quoted.replace("\"\"", "\"")),
+        None => name,
+    };
+    format!("{}::regclass", quote_literal(&name))
+}

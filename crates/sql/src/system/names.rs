@@ -1,0 +1,193 @@
+//! Types whose values are numbers of objects and are shown as names: `regclass`, `regtype`,
+//! `regproc`, `regnamespace`, `regrole`.
+
+use super::{describe, describe::quote_ident, types};
+use crate::{
+    error::{Result, SqlError, code},
+    functions::Context,
+    types::{Type, Value},
+};
+
+/// Converts a value to or from a type whose values are shown as names.
+pub(crate) fn cast(value: Value, from: Type, to: Type, context: &Context) -> Result<Value> {
+    match (&value, to) {
+        (Value::Null, _) => Ok(Value::Null),
+        (Value::Int(_), to) if !to.is_text() => value.cast(from, to, true),
+        (Value::Int(oid), _) => Ok(Value::Text(name_of(*oid, from, context)?)),
+        (Value::Text(name), _) => Ok(Value::Int(identifier_of(name, to, context)?)),
+        _ => Err(SqlError::new(code::CANNOT_COERCE, format!("cannot cast to type {}", to.name()))),
+    }
+}
+
+/// Returns the name of the object with an identifier, or the identifier if there is none.
+pub(crate) fn name_of(oid: i64, of: Type, context: &Context) -> Result<String> {
+    let snapshot = context.definitions.get()?;
+    let Ok(number) = u32::try_from(oid) else { return Ok(oid.to_string()) };
+    let name = match of {
+        _ if number == 0 => Some("-".into()),
+        Type::Regclass => snapshot.relation(number).map(|relation| {
+            describe::relation_name(&snapshot, &context.definitions.path(&snapshot), relation)
+        }),
+        Type::Regtype => Some(describe::format_type(number, None)).filter(|name| name != "???"),
+        Type::Regproc => function_name(number),
+        Type::Regnamespace => snapshot.schema_name(number).map(quote_ident),
+        Type::Regrole => {
+            snapshot.roles.iter().find(|(oid, ..)| *oid == number).map(|(_, name, _)| quote_ident(name))
+        }
+        _ => None,
+    };
+    Ok(name.unwrap_or_else(|| number.to_string()))
+}
+
+/// Returns the name of a function with a number.
+fn function_name(number: u32) -> Option<String> {
+    types::functions().find(|(_, oid)| *oid == number).map(|(name, _)| name.to_owned())
+}
+
+/// Returns the number of the function with a name.
+fn function(name: &str) -> Option<u32> {
+    types::functions().find(|(known, _)| *known == name).map(|(_, oid)| oid)
+}
+
+/// Returns the identifier of the object with a name.
+fn identifier_of(name: &str, of: Type, context: &Context) -> Result<i64> {
+    let name = name.trim();
+    if name == "-" {
+        return Ok(0);
+    }
+    if name.starts_with(|char: char| char.is_ascii_digit()) {
+        if let Ok(number) = name.parse::<u32>() {
+            return Ok(number.into());
+        }
+    }
+    find(context, name, of)?.map(i64::from).ok_or_else(|| undefined(name, of))
+}
+
+/// Returns the number of the object with a name.
+pub(crate) fn number_of(context: &Context, name: &str, of: Type) -> Result<u32> {
+    find(context, name, of)?.ok_or_else(|| undefined(name, of))
+}
+
+/// Returns the number of the object with a name, if there is one.
+pub(crate) fn find(context: &Context, name: &str, of: Type) -> Result<Option<u32>> {
+    if of == Type::Regtype {
+        return type_of(name);
+    }
+    let snapshot = context.definitions.get()?;
+    let parts = split(name)?;
+    let (schema, own) = match &parts[..] {
+        [own] => (None, own.as_str()),
+        [schema, own] => (Some(schema.as_str()), own.as_str()),
+        _ => return Ok(None),
+    };
+    Ok(match (of, schema) {
+        (Type::Regclass, None) => {
+            let path = context.definitions.path(&snapshot);
+            let found = path.iter().find_map(|schema| snapshot.find(*schema, own));
+            found.map(|relation| relation.oid)
+        }
+        (Type::Regclass, Some(schema)) => {
+            let schema = snapshot.schema_oid(schema);
+            schema.and_then(|schema| snapshot.find(schema, own)).map(|relation| relation.oid)
+        }
+        (Type::Regproc, None | Some("pg_catalog")) => function(own),
+        (Type::Regnamespace, None) => snapshot.schema_oid(own),
+        (Type::Regrole, None) => {
+            snapshot.roles.iter().find(|(_, known, _)| known == own).map(|(oid, ..)| *oid)
+        }
+        _ => None,
+    })
+}
+
+fn undefined(name: &str, of: Type) -> SqlError {
+    let (state, what) = match of {
+        Type::Regclass => (code::UNDEFINED_TABLE, "relation"),
+        Type::Regproc => (code::UNDEFINED_FUNCTION, "function"),
+        Type::Regnamespace => ("3F000", "schema"),
+        Type::Regrole => (code::UNDEFINED_OBJECT, "role"),
+        _ => (code::UNDEFINED_OBJECT, "type"),
+    };
+    let shown = split(name).map_or_else(|_| name.to_owned(), |parts| parts.join("."));
+    SqlError::new(state, format!("{what} \"{shown}\" does not exist"))
+}
+
+/// Returns the parts of a name with points and quotes.
+pub(crate) fn split(name: &str) -> Result<Vec<String>> {
+    let invalid = || SqlError::new("42602", "invalid name syntax");
+    let (mut parts, mut rest) = (Vec::new(), name.trim());
+    loop {
+        let (part, after) = match rest.strip_prefix('"') {
+            Some(quoted) => {
+                let end = end_of_quoted(quoted).ok_or_else(invalid)?;
+                (quoted[..end].replace("\"\"", "\""), &quoted[end + 1..])
+            }
+            None => {
+                let end = rest.find('.').unwrap_or(rest.len());
+                (rest[..end].trim().to_lowercase(), &rest[end..])
+            }
+        };
+        if part.is_empty() || part.contains('"') && !rest.starts_with('"') {
+            return Err(invalid());
+        }
+        parts.push(part);
+        let after = after.trim_start();
+        match after.strip_prefix('.') {
+            Some(more) => rest = more.trim_start(),
+            None if after.is_empty() => return Ok(parts),
+            None => return Err(invalid()),
+        }
+    }
+}
+
+/// Returns the place of the quote that ends a name: two are one of the name.
+fn end_of_quoted(text: &str) -> Option<usize> {
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, char)) = chars.next() {
+        if char == '"' && chars.next_if(|(_, next)| *next == '"').is_none() {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// Returns the number of the type with a name as SQL writes it.
+fn type_of(name: &str) -> Result<Option<u32>> {
+    let name = name.trim();
+    if let Some(element) = name.strip_suffix("[]") {
+        let element = type_of(element)?;
+        return Ok(element.and_then(types::plain).map(|of| of.array).filter(|array| *array != 0));
+    }
+    // The limits of a type do not change its number.
+    let (open, end) = (name.find('('), name.find(')').map(|end| end + 1));
+    let plain = match (open, end) {
+        (Some(open), Some(end)) if open < end => [name[..open].trim_end(), &name[end..]].concat(),
+        _ => name.to_owned(),
+    };
+    let lower = plain.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
+    let known = match lower.as_str() {
+        "boolean" => "bool",
+        "smallint" => "int2",
+        "integer" | "int" => "int4",
+        "bigint" => "int8",
+        "real" => "float4",
+        "double precision" | "float" => "float8",
+        "decimal" | "dec" => "numeric",
+        "character" | "char" => "bpchar",
+        "character varying" => "varchar",
+        "time without time zone" => "time",
+        "time with time zone" => "timetz",
+        "timestamp without time zone" => "timestamp",
+        "timestamp with time zone" => "timestamptz",
+        _ => "",
+    };
+    if !known.is_empty() {
+        return Ok(types::find(known));
+    }
+    let parts = split(&plain)?;
+    Ok(match &parts[..] {
+        [own] => types::find(own),
+        [schema, own] if schema == "pg_catalog" => types::find(own),
+        _ => None,
+    }
+    .filter(|oid| types::is_known(*oid)))
+}

@@ -1,0 +1,199 @@
+//! The rows of `pg_type`: the types of SQL that there are, from the lines of `types.txt`, and
+//! their arrays.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use super::{
+    Snapshot,
+    relations::PG_CATALOG,
+    rows::{NULL, row},
+    snapshot::FIRST_ROLE,
+};
+use crate::{
+    functions::Context,
+    types::{Type, Value},
+};
+
+/// The functions of arrays, and those that look into values, as `types.txt` writes them.
+const OF_ARRAYS: [&str; 8] = [
+    "array_in/750",
+    "array_out/751",
+    "array_recv/2400",
+    "array_send/2401",
+    "-",
+    "-",
+    "array_subscript_handler/6179",
+    "array_typanalyze/3816",
+];
+
+/// A type of PostgreSQL.
+#[derive(Debug)]
+pub(crate) struct CatalogType {
+    pub(crate) oid: u32,
+    pub(crate) name: &'static str,
+    pub(crate) size: i16,
+    pub(crate) is_by_value: bool,
+    kind: &'static str,
+    category: &'static str,
+    is_preferred: bool,
+    delimiter: &'static str,
+    element: u32,
+    pub(crate) array: u32,
+    /// The functions for text and binary input and output, and others.
+    functions: [&'static str; 8],
+    pub(crate) alignment: &'static str,
+    pub(crate) storage: &'static str,
+    pub(crate) collation: u32,
+}
+
+/// The types of `types.txt`.
+static TYPES: LazyLock<Vec<CatalogType>> = LazyLock::new(|| {
+    let lines = include_str!("types.txt").lines();
+    lines.filter_map(|line| read(&line.split(' ').collect::<Vec<_>>())).collect()
+});
+
+static BY_NAME: LazyLock<HashMap<&'static str, u32>> =
+    LazyLock::new(|| TYPES.iter().map(|one| (one.name, one.oid)).collect());
+
+/// Reads a line of `types.txt`.
+fn read(words: &[&'static str]) -> Option<CatalogType> {
+    Some(CatalogType {
+        oid: words.first()?.parse().ok()?,
+        name: words.get(1)?,
+        size: words.get(2)?.parse().ok()?,
+        is_by_value: *words.get(3)? == "t",
+        kind: words.get(4)?,
+        category: words.get(5)?,
+        is_preferred: *words.get(6)? == "t",
+        delimiter: words.get(7)?,
+        element: words.get(8)?.parse().ok()?,
+        array: words.get(9)?.parse().ok()?,
+        functions: words.get(10..18)?.try_into().ok()?,
+        alignment: words.get(18)?,
+        storage: words.get(19)?,
+        collation: words.get(20)?.parse().ok()?,
+    })
+}
+
+/// Returns the number of a function of `types.txt`, 0 for none.
+fn number(function: &str) -> u32 {
+    function.split_once('/').and_then(|(_, oid)| oid.parse().ok()).unwrap_or_default()
+}
+
+/// Returns the names and numbers of the functions that read and write values.
+pub(crate) fn functions() -> impl Iterator<Item = (&'static str, u32)> {
+    let all = TYPES.iter().flat_map(|one| one.functions).chain(OF_ARRAYS);
+    all.filter_map(|function| Some((function.split_once('/')?.0, number(function))))
+}
+
+/// Returns the number of the type with a name in the catalog.
+pub(crate) fn find(name: &str) -> Option<u32> {
+    match name.strip_prefix('_') {
+        Some(element) => {
+            let oid = BY_NAME.get(element)?;
+            TYPES.iter().find(|one| one.oid == *oid).map(|one| one.array).filter(|array| *array != 0)
+        }
+        None => BY_NAME.get(name).copied(),
+    }
+}
+
+/// Returns the type with a number that is no array.
+pub(crate) fn plain(oid: u32) -> Option<&'static CatalogType> {
+    TYPES.iter().find(|one| one.oid == oid)
+}
+
+/// Returns the type whose arrays have a number.
+pub(crate) fn element_of(array: u32) -> Option<&'static CatalogType> {
+    TYPES.iter().find(|one| one.array == array && array != 0)
+}
+
+/// Returns whether there is a type with a number.
+pub(crate) fn is_known(oid: u32) -> bool {
+    plain(oid).is_some_and(CatalogType::is_known) || element_of(oid).is_some_and(CatalogType::has_arrays)
+}
+
+impl CatalogType {
+    /// Returns whether values of it can be in tables or calls.
+    fn is_known(&self) -> bool {
+        self.kind == "p" || Type::of_oid(self.oid).is_some()
+    }
+
+    /// Returns whether it has arrays.
+    fn has_arrays(&self) -> bool {
+        self.array != 0 && Type::of_oid(self.array).is_some()
+    }
+
+    fn row(&self) -> Vec<Value> {
+        let [input, output, receive, send, read_limits, show_limits, subscript, analyze] =
+            self.functions.map(number);
+        row![
+            self.oid,
+            self.name,
+            PG_CATALOG,
+            FIRST_ROLE,
+            self.size,
+            self.is_by_value,
+            self.kind,
+            self.category,
+            self.is_preferred,
+            true,
+            self.delimiter,
+            0,
+            subscript,
+            self.element,
+            if self.has_arrays() { self.array } else { 0 },
+            input,
+            output,
+            receive,
+            send,
+            read_limits,
+            show_limits,
+            analyze,
+            self.alignment,
+            self.storage,
+            false,
+            0,
+            -1,
+            0,
+            self.collation,
+            NULL,
+            NULL,
+            NULL
+        ]
+    }
+
+    /// Returns the type of its arrays.
+    fn of_array(&self) -> Self {
+        let [.., read_limits, show_limits, _, _] = self.functions;
+        let mut functions = OF_ARRAYS;
+        (functions[4], functions[5]) = (read_limits, show_limits);
+        Self {
+            oid: self.array,
+            // Its row puts a `_` before the name.
+            name: self.name,
+            size: -1,
+            is_by_value: false,
+            kind: if self.kind == "p" { "p" } else { "b" },
+            category: if self.kind == "p" { "P" } else { "A" },
+            is_preferred: false,
+            delimiter: self.delimiter,
+            element: self.oid,
+            array: 0,
+            functions,
+            alignment: if self.alignment == "d" { "d" } else { "i" },
+            storage: "x",
+            collation: self.collation,
+        }
+    }
+}
+
+/// Makes the rows of `pg_type`.
+pub(super) fn types(_: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let known = || TYPES.iter().filter(|one| one.is_known());
+    let arrays = known().filter(|one| one.has_arrays()).map(|one| {
+        let mut row = one.of_array().row();
+        row[1] = Value::Text(format!("_{}", one.name));
+        row
+    });
+    known().map(|one| one.row()).chain(arrays).collect()
+}
