@@ -73,7 +73,6 @@ pub(crate) mod code {
     pub(crate) const SYNTAX_ERROR: &str = "42601";
     pub(crate) const DUPLICATE_COLUMN: &str = "42701";
     pub(crate) const AMBIGUOUS_COLUMN: &str = "42702";
-    pub(crate) const AMBIGUOUS_FUNCTION: &str = "42725";
     pub(crate) const UNDEFINED_COLUMN: &str = "42703";
     pub(crate) const UNDEFINED_OBJECT: &str = "42704";
     pub(crate) const GENERATED_ALWAYS: &str = "428C9";
