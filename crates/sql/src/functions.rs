@@ -2,6 +2,7 @@
 
 use crate::{
     catalog::SessionPlace,
+    dml::foreign::Constraints,
     error::{Result, SqlError, code},
     sequences::Drawn,
     system::Definitions,
@@ -17,6 +18,7 @@ pub(crate) struct Context {
     pub(crate) database: String,
     pub(crate) process: i32,
     pub(crate) sequences: Drawn,
+    pub(crate) constraints: Constraints,
     /// The database and the role.
     pub(crate) place: SessionPlace,
     pub(crate) definitions: Definitions,

@@ -22,6 +22,7 @@ use rustls::{
 };
 
 use crate::{
+    dml::foreign::Constraints,
     activity::{Activity, SessionInfo},
     catalog::{Catalog, SessionPlace},
     error::{Result, SqlError, code},
@@ -426,6 +427,7 @@ async fn session(
         database,
         process,
         sequences: Drawn::default(),
+        constraints: Constraints::default(),
         place: place.clone(),
         definitions: Definitions::default(),
     };

@@ -6,7 +6,8 @@ use super::{Session, locks::TableMode, no_transaction};
 use crate::{
     bind::Parameters,
     copy::{put_line, read_line},
-    dml::{default_of, insert_rows},
+    catalog::Privilege,
+    dml::{Targets, default_of, foreign, insert_rows},
     error::{Result, SqlError, code},
     exec::Run,
     expr::Expr,
@@ -31,11 +32,25 @@ impl Session<'_> {
         let mode = if copy.is_from { TableMode::Write } else { TableMode::Read };
         self.lock_named(std::slice::from_ref(&copy.table), mode).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let table = self.catalog.table(&self.store, by, &copy.table).await?;
+        let right = if copy.is_from { Privilege::Insert } else { Privilege::Select };
+        let table = self.catalog.table_for(&self.store, by, &copy.table, right).await?;
+        let is_given = |column: &usize| table.columns[*column].generated.is_none();
         let columns: Vec<usize> = match copy.columns.is_empty() {
-            true => (0..table.columns.len()).collect(),
+            true => (0..table.columns.len()).filter(is_given).collect(),
             false => copy.columns.iter().map(|name| table.column(name)).collect::<Result<_>>()?,
         };
+        if let Some(generated) = columns.iter().find(|column| !is_given(column)) {
+            let message = format!("column \"{}\" is a generated column", table.columns[*generated].name);
+            return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message)
+                .with_detail("Generated columns cannot be used in COPY."));
+        }
+        let targets = Targets::of(&mut self.catalog, &self.store, by, &table).await?;
+        // Rows that are named stay, so their tables do.
+        let (changed, read) = targets.others(false);
+        let changed = changed.into_iter().map(|table| (table, TableMode::Write));
+        let others: Vec<_> = changed.chain(read.into_iter().map(|table| (table, TableMode::Read))).collect();
+        self.lock(&others).await?;
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         self.connection.out.copy(copy.is_from, columns.len());
         if !copy.is_from {
             let mut count = 0u64;
@@ -65,6 +80,7 @@ impl Session<'_> {
         self.catalog.find_sequences(&self.store, by, named.sequences.take()).await?;
         let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
         let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, temporary, memory: 0 };
+        run.context.constraints.begin_statement();
         // The begin of a line whose end has not come yet.
         let mut rest: Vec<u8> = Vec::new();
         let (mut count, mut is_over) = (0u64, false);
@@ -120,7 +136,7 @@ impl Session<'_> {
                     }
                 }
                 if rows.len() >= MOST_ROWS {
-                    let inserted = insert_rows(&mut run, &table, &rows).await;
+                    let inserted = insert_rows(&mut run, &targets, &mut rows).await;
                     if let Err((row, error)) = inserted {
                         failed = Some(at_line(error, &table.name, count + row as u64 + 1));
                     }
@@ -132,7 +148,7 @@ impl Session<'_> {
                 }
             }
             // An earlier line counts, if both fail.
-            if let Err((row, error)) = insert_rows(&mut run, &table, &rows).await {
+            if let Err((row, error)) = insert_rows(&mut run, &targets, &mut rows).await {
                 failed = Some(at_line(error, &table.name, count + row as u64 + 1));
             }
             count += rows.len() as u64;
@@ -144,6 +160,7 @@ impl Session<'_> {
                 Err(SqlError::new(code::BAD_COPY, "the last line of COPY has no end"))
             }
             None => {
+                foreign::finish(&mut run, &targets).await?;
                 self.connection.out.complete(&format!("COPY {count}"));
                 Ok(())
             }

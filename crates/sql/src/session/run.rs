@@ -14,12 +14,10 @@ use crate::{
         select::{self, ResultColumn, Select, from_tables, tables_of},
     },
     catalog::{Catalog, Privilege, Table, Transaction},
-    ddl,
-    dml::{self, Change, ChangeKind, NewRows},
+    dml::{self, Change, ChangeKind, Conflict, NewRows, Targets},
     error::{Result, SqlError, code},
     exec::{self, Run},
     parse::{Statement, folded, relation},
-    roles::Roles,
     sequences::Set,
     spool::Rows,
     types::{Type, Value},
@@ -47,6 +45,13 @@ impl Plan {
             Self::Select(select) => read(select),
             Self::Change(change) => {
                 let mut tables = vec![(change.table.id, TableMode::Write)];
+                let conflict = match &change.kind {
+                    ChangeKind::Insert { conflict, .. } => matches!(conflict, Conflict::Update { .. }),
+                    _ => true,
+                };
+                let (changed, looked_at) = change.targets.others(conflict);
+                tables.extend(changed.into_iter().map(|table| (table, TableMode::Write)));
+                tables.extend(looked_at.into_iter().map(|table| (table, TableMode::Read)));
                 if let ChangeKind::Insert { source: NewRows::Query(query, _), .. } = &change.kind {
                     tables.extend(read(query));
                 }
@@ -97,7 +102,7 @@ impl Tag {
     }
 }
 
-fn plain(tag: &'static str) -> Done {
+pub(super) fn plain(tag: &'static str) -> Done {
     Done { tag: Tag::Plain(tag), rows: None }
 }
 
@@ -170,14 +175,16 @@ pub(super) async fn plan(
                 return Err(SqlError::unsupported(format!("INSERT INTO {}", insert.table)));
             };
             let table = catalog.table_for(store, by, &relation(name)?, Privilege::Insert).await?;
+            let targets = Targets::of(catalog, store, by, &table).await?;
             let names = insert.source.as_deref().map_or(Ok(Vec::new()), tables_of)?;
             let tables = find_all(catalog, store, by, names).await?;
-            Plan::Change(dml::bind_insert(insert, &table, &tables, parameters)?)
+            Plan::Change(dml::bind_insert(insert, &targets, &tables, parameters)?)
         }
         ast::Statement::Update(update) => {
             let names = from_tables(std::slice::from_ref(&update.table))?;
             let table = catalog.table_for(store, by, &names[0], Privilege::Update).await?;
-            Plan::Change(dml::bind_update(update, &table, parameters)?)
+            let targets = Targets::of(catalog, store, by, &table).await?;
+            Plan::Change(dml::bind_update(update, &targets, parameters)?)
         }
         ast::Statement::Delete(delete) => {
             let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
@@ -185,7 +192,8 @@ pub(super) async fn plan(
                 return Err(SqlError::unsupported("DELETE from several tables"));
             };
             let table = catalog.table_for(store, by, name, Privilege::Delete).await?;
-            Plan::Change(dml::bind_delete(delete, &table, parameters)?)
+            let targets = Targets::of(catalog, store, by, &table).await?;
+            Plan::Change(dml::bind_delete(delete, &targets, parameters)?)
         }
         other => return Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
     };
@@ -291,6 +299,10 @@ impl Session<'_> {
                 Statement::Nothing(tag) => Ok(plain(tag)),
                 Statement::Vacuum(tables) => self.vacuum(tables).await,
                 Statement::Sql(statement) => self.utility(statement).await,
+                Statement::AlterSequence(alter) => self.alter_sequence(alter).await,
+                Statement::SetConstraints { names, is_deferred } => {
+                    self.set_constraints(names.as_deref(), *is_deferred).await
+                }
                 Statement::Copy(_) | Statement::Empty => Ok(plain("")),
             },
         }
@@ -332,7 +344,7 @@ impl Session<'_> {
         Ok(plain("VACUUM"))
     }
 
-    fn notice(&mut self, code: &'static str, severity: &str, message: String) {
+    pub(super) fn notice(&mut self, code: &'static str, severity: &str, message: String) {
         self.connection.out.error(&SqlError::new(code, message), severity);
     }
 
@@ -420,10 +432,12 @@ impl Session<'_> {
                     }
                     ast::Reset::SessionAuthorization => {}
                 }
+                self.catalog.set_path(&self.settings.show("search_path")?);
                 Ok(plain("RESET"))
             }
             ast::Statement::Discard { object_type: ast::DiscardObject::ALL } => {
                 self.settings.reset(None)?;
+                self.catalog.set_path(&self.settings.show("search_path")?);
                 self.statements.clear();
                 Ok(plain("DISCARD ALL"))
             }
@@ -485,6 +499,9 @@ impl Session<'_> {
                     value if value.eq_ignore_ascii_case("default") => self.settings.reset(Some(&name))?,
                     value => self.settings.set(&name, &value)?,
                 }
+                if name.eq_ignore_ascii_case("search_path") {
+                    self.catalog.set_path(&self.settings.show(&name)?);
+                }
                 if name.eq_ignore_ascii_case("application_name") {
                     self.activity.name(self.settings.show(&name)?);
                 }
@@ -521,122 +538,6 @@ impl Session<'_> {
             }
             other => Err(SqlError::unsupported(other)),
         }
-    }
-
-    async fn tables_of_indexes(&mut self, names: &[ast::ObjectName]) -> Result<Vec<String>> {
-        self.begin();
-        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        by.begin_statement();
-        self.catalog.refresh(&self.store, by).await?;
-        let mut tables = Vec::new();
-        for name in names {
-            let table = self.catalog.table_of_index(&self.store, by, &relation(name)?).await?;
-            tables.extend(table.map(|(table, _)| table.relation().qualified()));
-        }
-        Ok(tables)
-    }
-
-    /// Runs a statement that changes the catalog.
-    async fn define(&mut self, statement: &ast::Statement) -> Result<Done> {
-        let names = match statement {
-            ast::Statement::Drop { object_type: ast::ObjectType::Table, names, .. } => {
-                names.iter().map(relation).collect::<Result<_>>()?
-            }
-            ast::Statement::Drop { object_type: ast::ObjectType::Index, names, .. } => {
-                self.tables_of_indexes(names).await?
-            }
-            ast::Statement::Truncate(truncate) => {
-                truncate.table_names.iter().map(|target| relation(&target.name)).collect::<Result<_>>()?
-            }
-            ast::Statement::AlterTable(alter) => vec![relation(&alter.name)?],
-            ast::Statement::CreateIndex(create) => vec![relation(&create.table_name)?],
-            _ => Vec::new(),
-        };
-        self.lock_named(&names, TableMode::Define).await?;
-        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
-        let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, temporary, memory: 0 };
-        let mut notices = Vec::new();
-        let (place, first) = (self.catalog.place().clone(), &self.first);
-        macro_rules! roles {
-            ($run:ident) => {
-                Roles { run: &mut $run, place: &place, first }
-            };
-        }
-        let tag = match statement {
-            ast::Statement::CreateTable(create) => {
-                notices.extend(ddl::create_table(&mut run, &mut self.catalog, create).await?);
-                "CREATE TABLE"
-            }
-            ast::Statement::CreateRole(create) => {
-                roles!(run).create(create).await?;
-                "CREATE ROLE"
-            }
-            ast::Statement::AlterRole { name, operation } => {
-                roles!(run).alter(name, operation).await?;
-                "ALTER ROLE"
-            }
-            ast::Statement::Drop {
-                object_type: ast::ObjectType::Role | ast::ObjectType::User,
-                if_exists,
-                names,
-                ..
-            } => {
-                notices = roles!(run).drop_all(names, *if_exists).await?;
-                "DROP ROLE"
-            }
-            ast::Statement::CreateDatabase { db_name, if_not_exists: false, .. }
-                if statement.to_string() == format!("CREATE DATABASE {db_name}") =>
-            {
-                roles!(run).create_database(db_name).await?;
-                "CREATE DATABASE"
-            }
-            ast::Statement::CreateSequence { temporary: false, if_not_exists, name, sequence_options } => {
-                let options = &sequence_options[..];
-                let catalog = &mut self.catalog;
-                notices.extend(ddl::create_sequence(&mut run, catalog, name, *if_not_exists, options).await?);
-                "CREATE SEQUENCE"
-            }
-            ast::Statement::CreateIndex(create) => {
-                notices.extend(ddl::create_index(&mut run, &mut self.catalog, create).await?);
-                "CREATE INDEX"
-            }
-            ast::Statement::Drop {
-                object_type,
-                if_exists,
-                names,
-                cascade: false,
-                purge: false,
-                temporary: false,
-                table: None,
-                ..
-            } => {
-                notices = ddl::drop_all(&mut run, &mut self.catalog, *object_type, names, *if_exists).await?;
-                match object_type {
-                    ast::ObjectType::Table => "DROP TABLE",
-                    ast::ObjectType::Sequence => "DROP SEQUENCE",
-                    _ => "DROP INDEX",
-                }
-            }
-            ast::Statement::Truncate(truncate) => {
-                ddl::truncate(&mut run, &mut self.catalog, truncate).await?;
-                "TRUNCATE TABLE"
-            }
-            ast::Statement::AlterTable(alter) => {
-                ddl::alter_table(&mut run, &mut self.catalog, alter).await?;
-                "ALTER TABLE"
-            }
-            other => {
-                let text = other.to_string();
-                let words: Vec<&str> = text.split_whitespace().take(3).collect();
-                return Err(SqlError::unsupported(format!("the statement {}", words.join(" "))));
-            }
-        };
-        for notice in notices {
-            let is_there = notice.ends_with("already exists, skipping");
-            self.notice(if is_there { code::DUPLICATE_TABLE } else { "00000" }, "NOTICE", notice);
-        }
-        Ok(plain(tag))
     }
 }
 
