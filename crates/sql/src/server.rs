@@ -22,9 +22,9 @@ use rustls::{
 };
 
 use crate::{
-    dml::foreign::Constraints,
     activity::{Activity, SessionInfo},
     catalog::{Catalog, SessionPlace},
+    dml::foreign::Constraints,
     error::{Result, SqlError, code},
     functions::Context,
     roles::FirstRole,

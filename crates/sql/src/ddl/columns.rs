@@ -121,7 +121,8 @@ impl Definer<'_, '_> {
                 }
             });
             if let Some(name) = wrong {
-                let message = format!("cannot use generated column \"{name}\" in column generation expression");
+                let message =
+                    format!("cannot use generated column \"{name}\" in column generation expression");
                 return Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message)
                     .with_detail("A generated column cannot reference another generated column."));
             }
@@ -148,7 +149,9 @@ fn defined_twice(column: &Column, option: &ast::ColumnOption, table: &RelationNa
         || matches!(option, ast::ColumnOption::Generated { generation_expr: Some(_), .. });
     let message = match (column.identity.is_some() || is_identity(option), is_computed) {
         (true, true) => {
-            format!("both identity and generation expression specified for column \"{name}\" of table \"{table}\"")
+            format!(
+                "both identity and generation expression specified for column \"{name}\" of table \"{table}\""
+            )
         }
         (true, false) if column.identity.is_some() && is_identity(option) => {
             format!("multiple identity specifications for column \"{name}\" of table \"{table}\"")
@@ -157,7 +160,9 @@ fn defined_twice(column: &Column, option: &ast::ColumnOption, table: &RelationNa
             format!("both default and identity specified for column \"{name}\" of table \"{table}\"")
         }
         (false, true) => {
-            format!("both default and generation expression specified for column \"{name}\" of table \"{table}\"")
+            format!(
+                "both default and generation expression specified for column \"{name}\" of table \"{table}\""
+            )
         }
         (false, false) => {
             format!("multiple default values specified for column \"{name}\" of table \"{table}\"")

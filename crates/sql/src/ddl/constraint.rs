@@ -177,17 +177,15 @@ impl Definer<'_, '_> {
         key: &ast::ForeignKeyConstraint,
     ) -> Result<()> {
         refuse(key.index_name.is_some(), "this form of FOREIGN KEY")?;
-        refuse(
-            key.match_kind == Some(ast::ConstraintReferenceMatchKind::Partial),
-            "MATCH PARTIAL",
-        )?;
+        refuse(key.match_kind == Some(ast::ConstraintReferenceMatchKind::Partial), "MATCH PARTIAL")?;
         let mut columns = Vec::new();
         for column in key.columns.iter().map(folded) {
             columns.push(named_column(table, &column)?);
         }
         let given = relation(&key.foreign_table)?;
         let own = table.relation();
-        let is_own = given == own.name && self.catalog.path().contains(&own.schema) || given == own.qualified();
+        let is_own =
+            given == own.name && self.catalog.path().contains(&own.schema) || given == own.qualified();
         let found = match is_own {
             true => None,
             false => {

@@ -34,7 +34,11 @@ pub(crate) async fn drop_all(
         let Some((place, found)) = define.catalog.relation(store, by, &name).await? else {
             let message = format!("{word} \"{}\" does not exist", shown(&name));
             if !if_exists {
-                let code = if kind == ast::ObjectType::Index { code::UNDEFINED_OBJECT } else { code::UNDEFINED_TABLE };
+                let code = if kind == ast::ObjectType::Index {
+                    code::UNDEFINED_OBJECT
+                } else {
+                    code::UNDEFINED_TABLE
+                };
                 return Err(SqlError::new(code, message));
             }
             define.notices.push(format!("{message}, skipping"));
@@ -157,7 +161,8 @@ impl Definer<'_, '_> {
             return Err(SqlError::new(code::DEPENDENT_OBJECTS, message).with_hint(hint));
         }
         let columns = index.map(|index| index.columns.clone()).unwrap_or_default();
-        self.release_key(table, &columns, &format!("index {name}"), &format!("index {name}"), cascade).await?;
+        self.release_key(table, &columns, &format!("index {name}"), &format!("index {name}"), cascade)
+            .await?;
         let table = self.table(&table.relation()).await?;
         let mut new = (*table).clone();
         new.indexes.retain(|index| index.name != name);

@@ -5,9 +5,7 @@ use std::rc::Rc;
 use plexus_store::tree::ScanPlace;
 use sqlparser::ast;
 
-use super::{
-    Definer, constraint::check_key_type, constraint::columns_of, exists, sequence::joined,
-};
+use super::{Definer, constraint::check_key_type, constraint::columns_of, exists, sequence::joined};
 use crate::{
     bind::select::refuse,
     catalog::{Index, IndexOrder, IndexPart, RelationName, Table},
@@ -67,9 +65,9 @@ fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, Index
     }
     if let ast::Expr::Identifier(name) = plain {
         let name = folded(name);
-        let column = table
-            .column(&name)
-            .map_err(|_| SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")))?;
+        let column = table.column(&name).map_err(|_| {
+            SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist"))
+        })?;
         check_key_type(table.columns[column].of)?;
         return Ok((IndexPart::Column(column), order, name));
     }

@@ -2,8 +2,10 @@
 
 mod alter;
 mod columns;
+mod comment;
 mod constraint;
 mod drop;
+mod grant;
 mod index;
 mod rewrite;
 mod schema;
@@ -17,7 +19,9 @@ use sqlparser::ast;
 
 pub(crate) use self::{
     alter::{alter_index, alter_table},
+    comment::comment,
     drop::{drop_all, truncate},
+    grant::{grant, granted, grantees, revoke},
     index::create_index,
     schema::{create_schema, drop_schemas},
     sequence::{AlterSequence, alter_sequence, create_sequence, owner_of},

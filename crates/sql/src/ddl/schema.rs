@@ -74,7 +74,8 @@ pub(crate) async fn drop_schemas(
         relations.sequences.retain(|sequence| {
             let key = sequence.relation().key();
             let is_own = relations.tables.iter().flat_map(|table| &table.columns);
-            sequence.schema == name && !is_own.into_iter().any(|column| column.own_sequence.as_ref() == Some(&key))
+            sequence.schema == name
+                && !is_own.into_iter().any(|column| column.own_sequence.as_ref() == Some(&key))
         });
         let mut lines: Vec<(u64, String)> = Vec::new();
         lines.extend(relations.tables.iter().map(|table| (table.id, format!("table {name}.{}", table.name))));

@@ -312,9 +312,7 @@ impl Definer<'_, '_> {
     async fn owners(&mut self, name: &RelationName) -> Result<Vec<Table>> {
         let key = name.key();
         let mut tables = self.catalog.tables(self.run.store, self.run.by).await?;
-        tables.retain(|table| {
-            table.columns.iter().any(|column| column.own_sequence.as_ref() == Some(&key))
-        });
+        tables.retain(|table| table.columns.iter().any(|column| column.own_sequence.as_ref() == Some(&key)));
         Ok(tables)
     }
 

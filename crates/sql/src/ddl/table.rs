@@ -33,9 +33,7 @@ fn check_clauses(create: &ast::CreateTable) -> Result<()> {
     match &create.table_options {
         ast::CreateTableOptions::None => {}
         ast::CreateTableOptions::With(options) => {
-            let is_known = |option: &ast::SqlOption| {
-                matches!(option, ast::SqlOption::KeyValue { key, .. } if folded(key) == "fillfactor")
-            };
+            let is_known = |option: &ast::SqlOption| matches!(option, ast::SqlOption::KeyValue { key, .. } if folded(key) == "fillfactor");
             fn folded(key: &ast::ObjectName) -> String {
                 key.to_string().to_ascii_lowercase()
             }

@@ -4,9 +4,7 @@ use sqlparser::ast;
 
 use super::Definer;
 use crate::{
-    bind::{
-        select::{ResultColumn, refuse, tables_of},
-    },
+    bind::select::{ResultColumn, refuse, tables_of},
     catalog::{Entry, Relation, RelationName, View, ViewColumn, duplicate},
     error::{Result, SqlError, code},
     parse::folded,
@@ -103,8 +101,7 @@ fn check_replaced(old: &View, new: &View) -> Result<()> {
     }
     for (old, new) in old.columns.iter().zip(&new.columns) {
         if old.name != new.name {
-            let message =
-                format!("cannot change name of view column \"{}\" to \"{}\"", old.name, new.name);
+            let message = format!("cannot change name of view column \"{}\" to \"{}\"", old.name, new.name);
             let hint = "Use ALTER VIEW ... RENAME COLUMN ... to change name of view column instead.";
             return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message).with_hint(hint));
         }

@@ -264,8 +264,12 @@ fn shown(table: &Table, columns: &[usize], values: &[Value]) -> String {
 async fn check_named(run: &mut Run<'_>, target: &Target, number: usize, values: &[Value]) -> Result<()> {
     let (table, key) = (&target.table, &target.table.foreign_keys[number]);
     let nulls = values.iter().filter(|value| value.is_null()).count();
-    let message =
-        || format!("insert or update on table \"{}\" violates foreign key constraint \"{}\"", table.name, key.name);
+    let message = || {
+        format!(
+            "insert or update on table \"{}\" violates foreign key constraint \"{}\"",
+            table.name, key.name
+        )
+    };
     if nulls == values.len() || nulls > 0 && !key.is_full {
         return Ok(());
     }

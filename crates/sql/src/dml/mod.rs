@@ -64,7 +64,11 @@ pub(crate) enum Conflict {
     /// It is left out, if these keys are there.
     Nothing(Vec<Arbiter>),
     /// Columns are set, from the present row and the new one behind it, if a condition holds.
-    Update { arbiter: Arbiter, set: Vec<(usize, Expr)>, condition: Option<Expr> },
+    Update {
+        arbiter: Arbiter,
+        set: Vec<(usize, Expr)>,
+        condition: Option<Expr>,
+    },
 }
 
 /// The result of a change.
@@ -145,7 +149,9 @@ fn assignments(table: &Table, scope: &Scope<'_>, all: &[ast::Assignment]) -> Res
                 || table.columns[column].identity == Some(Identity::Always) =>
             {
                 let message = format!("column \"{name}\" can only be updated to DEFAULT");
-                return Err(SqlError::new(code::GENERATED_ALWAYS, message).with_detail(kind_of(table, column)));
+                return Err(
+                    SqlError::new(code::GENERATED_ALWAYS, message).with_detail(kind_of(table, column))
+                );
             }
             value => assign(scope.bind(value)?, *of, name, scope.parameters)?,
         };
@@ -482,8 +488,7 @@ async fn insert(
                         constrained values.";
             return Err(SqlError::new("21000", message).with_hint(hint));
         }
-        let updated =
-            update_row(run, targets, 0, condition.as_slice(), set, key.clone(), Some(&row)).await?;
+        let updated = update_row(run, targets, 0, condition.as_slice(), set, key.clone(), Some(&row)).await?;
         if let Some(updated) = updated {
             run.keep_bytes(key.len())?;
             seen.insert(targets.table().primary_key(&updated)?.unwrap_or(key));
@@ -539,4 +544,3 @@ async fn keys(run: &mut Run<'_>, source: &Source) -> Result<impl Iterator<Item =
     let found = if is_point { None } else { Some(matching(run, source, None).await?) };
     Ok(known.into_iter().chain(found.into_iter().flatten()))
 }
-

@@ -73,9 +73,8 @@ impl Reference {
 
 /// Returns the tree whose key has these columns of a table, and their order in it.
 pub(crate) fn referenced_tree<'t>(table: &'t Table, columns: &[usize]) -> Option<(BlockId, &'t [usize])> {
-    let is_it = |known: &[usize]| {
-        known.len() == columns.len() && columns.iter().all(|column| known.contains(column))
-    };
+    let is_it =
+        |known: &[usize]| known.len() == columns.len() && columns.iter().all(|column| known.contains(column));
     let primary = table.primary.iter().map(|key| (table.rows(), &key.columns[..]));
     let unique = table.indexes.iter().filter(|index| index.is_unique && index.is_plain());
     let unique = unique.map(|index| (index.tree(), &index.columns[..]));
@@ -178,16 +177,16 @@ impl Target {
             // NULL is no violation.
             if holds == Value::Bool(false) {
                 let Table { schema, name, .. } = &*self.table;
-                let message = format!(
-                    "new row for relation \"{name}\" violates check constraint \"{}\"",
-                    check.name
-                );
+                let message =
+                    format!("new row for relation \"{name}\" violates check constraint \"{}\"", check.name);
                 let detail = super::failing_row(&self.table, row);
-                return Err(SqlError::new(code::CHECK_VIOLATION, message).with_detail(detail).with(|fields| {
-                    fields.schema = Some(schema.clone());
-                    fields.table = Some(name.clone());
-                    fields.constraint = Some(check.name.clone());
-                }));
+                return Err(SqlError::new(code::CHECK_VIOLATION, message).with_detail(detail).with(
+                    |fields| {
+                        fields.schema = Some(schema.clone());
+                        fields.table = Some(name.clone());
+                        fields.constraint = Some(check.name.clone());
+                    },
+                ));
             }
         }
         Ok(())
@@ -234,7 +233,12 @@ impl Target {
     }
 
     /// Returns the values of an index for a row, with their types and texts.
-    pub(super) fn shown_entry(&self, at: usize, row: &[Value], context: &Context) -> Vec<(String, Value, Type)> {
+    pub(super) fn shown_entry(
+        &self,
+        at: usize,
+        row: &[Value],
+        context: &Context,
+    ) -> Vec<(String, Value, Type)> {
         let (index, table) = (&self.table.indexes[at], &self.table);
         let column = |column: usize| {
             (table.columns[column].name.clone(), row[column].clone(), table.columns[column].of)

@@ -86,7 +86,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
             continue;
         }
         let parsed = parser.parse_statements().map_err(|error| failed(&error))?;
-        statements.extend(parsed.into_iter().map(|statement| Statement::Sql(Box::new(select_into(statement)))));
+        statements
+            .extend(parsed.into_iter().map(|statement| Statement::Sql(Box::new(select_into(statement)))));
     }
     Ok(if statements.is_empty() { vec![Statement::Empty] } else { statements })
 }

@@ -58,14 +58,8 @@ pub(super) fn statement(parser: &mut Parser<'_>) -> Result<Option<Statement>, Pa
 fn alter_sequence(parser: &mut Parser<'_>) -> Result<Statement, ParserError> {
     let if_exists = parser.parse_keywords(&[Keyword::IF, Keyword::EXISTS]);
     let name = parser.parse_object_name(false)?;
-    let mut alter = AlterSequence {
-        name,
-        if_exists,
-        options: Vec::new(),
-        restart: None,
-        rename: None,
-        owner: None,
-    };
+    let mut alter =
+        AlterSequence { name, if_exists, options: Vec::new(), restart: None, rename: None, owner: None };
     if take(parser, &["rename", "to"]) {
         alter.rename = Some(parser.parse_identifier()?);
     } else if take(parser, &["owner", "to"]) {

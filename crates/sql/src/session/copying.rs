@@ -5,8 +5,8 @@ use plexus_store::tree::ScanPlace;
 use super::{Session, locks::TableMode, no_transaction};
 use crate::{
     bind::Parameters,
-    copy::{put_line, read_line},
     catalog::Privilege,
+    copy::{put_line, read_line},
     dml::{Targets, default_of, foreign, insert_rows},
     error::{Result, SqlError, code},
     exec::Run,

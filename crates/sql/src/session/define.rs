@@ -15,7 +15,7 @@ use crate::{
     dml::foreign,
     error::{Result, SqlError, code},
     exec::{self, Run},
-    parse::{Statement, relation},
+    parse::{Statement, folded, relation},
     roles::Roles,
     spool::Rows,
     types::Type,
@@ -78,6 +78,8 @@ impl Session<'_> {
                 let targets = truncate.table_names.iter().map(|target| relation(&target.name));
                 names.extend(targets.collect::<Result<Vec<_>>>()?);
             }
+            S::Grant(grant) => return ddl::granted(grant.objects.as_ref()),
+            S::Revoke(revoke) => return ddl::granted(revoke.objects.as_ref()),
             S::AlterTable(alter) => names.push(relation(&alter.name)?),
             S::AlterIndex { name, .. } => names.push(relation(name)?),
             S::CreateIndex(create) => {
@@ -113,6 +115,9 @@ impl Session<'_> {
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
         let mut run = Run { store: &self.store, by, parameters: &[], context, ranges, temporary, memory: 0 };
+        let (place, first) = (self.catalog.place().clone(), &self.first);
+        let owner: Vec<String> = alter.owner.iter().map(folded).collect();
+        Roles { run: &mut run, place: &place, first }.check_all(&owner).await?;
         let mut define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
         ddl::alter_sequence(&mut define, alter).await?;
         let notices = define.notices;
@@ -195,7 +200,10 @@ impl Session<'_> {
                 continue;
             }
             let mut columns = plan.columns();
-            columns.iter_mut().filter(|column| column.of == Type::Unknown).for_each(|column| column.of = Type::Text);
+            columns
+                .iter_mut()
+                .filter(|column| column.of == Type::Unknown)
+                .for_each(|column| column.of = Type::Text);
             let rows = match &plan {
                 Plan::Select(query) if runs => exec::select(&mut self.statement(&[])?, query).await?,
                 _ => Vec::new().into(),
@@ -223,10 +231,13 @@ impl Session<'_> {
     /// Runs a statement that changes the catalog.
     pub(super) async fn define(&mut self, statement: &ast::Statement) -> Result<Done> {
         let names = self.changed(statement).await?;
-        let is_index = matches!(statement, ast::Statement::CreateIndex(_));
-        self.lock_defined(names, !is_index).await?;
+        use ast::Statement as S;
+        let is_alone = matches!(statement, S::CreateIndex(_) | S::Grant(_) | S::Revoke(_));
+        self.lock_defined(names, !is_alone).await?;
         let query = match statement {
-            ast::Statement::CreateTable(ast::CreateTable { query: Some(query), if_not_exists, name, .. }) => {
+            ast::Statement::CreateTable(ast::CreateTable {
+                query: Some(query), if_not_exists, name, ..
+            }) => {
                 let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
                 let place = self.catalog.place_of(&self.store, by, &relation(name)?).await?;
                 if self.catalog.has(&self.store, by, &place).await? {
@@ -357,8 +368,30 @@ impl Session<'_> {
                 "TRUNCATE TABLE"
             }
             ast::Statement::AlterTable(alter) => {
+                let owners = alter.operations.iter().filter_map(|operation| match operation {
+                    ast::AlterTableOperation::OwnerTo { new_owner: ast::Owner::Ident(name) } => {
+                        Some(folded(name))
+                    }
+                    _ => None,
+                });
+                roles!(run).check_all(&owners.collect::<Vec<_>>()).await?;
                 define!(|define| ddl::alter_table(&mut define, alter));
                 "ALTER TABLE"
+            }
+            ast::Statement::Comment { object_type, object_name, comment, if_exists: false, .. } => {
+                let text = comment.as_deref();
+                define!(|define| ddl::comment(&mut define, *object_type, object_name, text));
+                "COMMENT"
+            }
+            ast::Statement::Grant(grant) => {
+                roles!(run).check_all(&ddl::grantees(&grant.grantees)).await?;
+                define!(|define| ddl::grant(&mut define, grant));
+                "GRANT"
+            }
+            ast::Statement::Revoke(revoke) => {
+                roles!(run).check_all(&ddl::grantees(&revoke.grantees)).await?;
+                define!(|define| ddl::revoke(&mut define, revoke));
+                "REVOKE"
             }
             ast::Statement::AlterIndex { name, operation } => {
                 define!(|define| ddl::alter_index(&mut define, name, operation));

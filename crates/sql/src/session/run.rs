@@ -13,7 +13,7 @@ use crate::{
         Parameters,
         select::{self, ResultColumn, Select, from_tables, tables_of},
     },
-    catalog::{Catalog, Privilege, Table, Transaction},
+    catalog::{Catalog, Privilege, Table, Transaction, undefined},
     dml::{self, Change, ChangeKind, Conflict, NewRows, Targets},
     error::{Result, SqlError, code},
     exec::{self, Run},
@@ -175,6 +175,18 @@ pub(super) async fn plan(
                 return Err(SqlError::unsupported(format!("INSERT INTO {}", insert.table)));
             };
             let table = catalog.table_for(store, by, &relation(name)?, Privilege::Insert).await?;
+            let updates = match &insert.on {
+                Some(ast::OnInsert::OnConflict(on)) => {
+                    matches!(on.action, ast::OnConflictAction::DoUpdate(_))
+                }
+                _ => false,
+            };
+            if updates {
+                catalog.table_for(store, by, &relation(name)?, Privilege::Update).await?;
+            }
+            if updates || insert.returning.is_some() {
+                catalog.table(store, by, &relation(name)?).await?;
+            }
             let targets = Targets::of(catalog, store, by, &table).await?;
             let names = insert.source.as_deref().map_or(Ok(Vec::new()), tables_of)?;
             let tables = find_all(catalog, store, by, names).await?;
@@ -183,6 +195,9 @@ pub(super) async fn plan(
         ast::Statement::Update(update) => {
             let names = from_tables(std::slice::from_ref(&update.table))?;
             let table = catalog.table_for(store, by, &names[0], Privilege::Update).await?;
+            if update.selection.is_some() || update.returning.is_some() {
+                catalog.table(store, by, &names[0]).await?;
+            }
             let targets = Targets::of(catalog, store, by, &table).await?;
             Plan::Change(dml::bind_update(update, &targets, parameters)?)
         }
@@ -192,6 +207,9 @@ pub(super) async fn plan(
                 return Err(SqlError::unsupported("DELETE from several tables"));
             };
             let table = catalog.table_for(store, by, name, Privilege::Delete).await?;
+            if delete.selection.is_some() || delete.returning.is_some() {
+                catalog.table(store, by, name).await?;
+            }
             let targets = Targets::of(catalog, store, by, &table).await?;
             Plan::Change(dml::bind_delete(delete, &targets, parameters)?)
         }
@@ -332,7 +350,8 @@ impl Session<'_> {
             names => {
                 let mut tables = Vec::new();
                 for name in names {
-                    tables.push((*self.catalog.table(&self.store, by, name).await?).clone());
+                    let table = self.catalog.owned(&self.store, by, name).await?;
+                    tables.push((*table.ok_or_else(|| undefined(name))?).clone());
                 }
                 tables
             }

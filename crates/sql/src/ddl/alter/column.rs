@@ -87,16 +87,13 @@ impl Definer<'_, '_> {
             if !if_exists {
                 return table.column(name).map(|_| ());
             }
-            let notice =
-                format!("column \"{name}\" of relation \"{}\" does not exist, skipping", table.name);
+            let notice = format!("column \"{name}\" of relation \"{}\" does not exist, skipping", table.name);
             self.notices.push(notice);
             return Ok(());
         };
         let relation = &table.name;
         let mut views = self.views_of(&table.relation()).await?;
-        views.retain(|view| {
-            names(&view.text, name) || view.columns.iter().any(|column| column.name == name)
-        });
+        views.retain(|view| names(&view.text, name) || view.columns.iter().any(|column| column.name == name));
         let keys = self.foreign_keys_to(table, |key| key.referenced.contains(&gone)).await?;
         let mut generated = Vec::new();
         for (at, column) in table.columns.iter().enumerate().filter(|(at, _)| *at != gone) {
@@ -113,7 +110,8 @@ impl Definer<'_, '_> {
                 .iter()
                 .map(|at| format!("column {} of table {relation} {on}", table.columns[*at].name));
             let views = views.iter().map(|view| format!("view {} {on}", view.name));
-            let keys = keys.iter().map(|(other, key)| format!("constraint {key} on table {} {on}", other.name));
+            let keys =
+                keys.iter().map(|(other, key)| format!("constraint {key} on table {} {on}", other.name));
             let lines: Vec<String> = generated.chain(views).chain(keys).collect();
             return Err(needed(&format!("column {name} of table {relation}"), &lines));
         }
@@ -162,8 +160,7 @@ impl Definer<'_, '_> {
         new.checks.retain(|check| !uses(&check.columns));
         new.checks.iter_mut().for_each(|check| moved(&mut check.columns));
         let own = table.relation();
-        new.foreign_keys
-            .retain(|key| !uses(&key.columns) && !(key.table == own && uses(&key.referenced)));
+        new.foreign_keys.retain(|key| !uses(&key.columns) && !(key.table == own && uses(&key.referenced)));
         for key in &mut new.foreign_keys {
             moved(&mut key.columns);
             if key.table == own {
@@ -241,13 +238,17 @@ impl Definer<'_, '_> {
                     return Err(SqlError::new(code::NOT_IN_STATE, message));
                 }
                 if is_identity {
-                    let message =
-                        format!("column \"{name}\" of relation \"{}\" is already an identity column", table.name);
+                    let message = format!(
+                        "column \"{name}\" of relation \"{}\" is already an identity column",
+                        table.name
+                    );
                     return Err(SqlError::new(code::NOT_IN_STATE, message));
                 }
                 if table.columns[at].default.is_some() {
-                    let message =
-                        format!("column \"{name}\" of relation \"{}\" already has a default value", table.name);
+                    let message = format!(
+                        "column \"{name}\" of relation \"{}\" already has a default value",
+                        table.name
+                    );
                     return Err(SqlError::new(code::NOT_IN_STATE, message));
                 }
                 let options = sequence_options.as_deref().unwrap_or_default();
@@ -264,7 +265,13 @@ impl Definer<'_, '_> {
         self.change(Some(table), Some(&new)).await
     }
 
-    async fn set_type(&mut self, table: &Table, at: usize, to: Type, using: Option<&ast::Expr>) -> Result<()> {
+    async fn set_type(
+        &mut self,
+        table: &Table,
+        at: usize,
+        to: Type,
+        using: Option<&ast::Expr>,
+    ) -> Result<()> {
         let column = &table.columns[at];
         let name = &column.name;
         let mut views = self.views_of(&table.relation()).await?;

@@ -199,8 +199,7 @@ impl Definer<'_, '_> {
         if !if_exists {
             return Err(no_constraint(table, name));
         }
-        let notice =
-            format!("constraint \"{name}\" of relation \"{}\" does not exist, skipping", table.name);
+        let notice = format!("constraint \"{name}\" of relation \"{}\" does not exist, skipping", table.name);
         self.notices.push(notice);
         Ok(())
     }
