@@ -69,7 +69,8 @@ async fn check_table(
             if table.primary_key(&row)?.is_some_and(|primary| primary != key) {
                 faults.push(format!("table {}: row {count} is not at the place of its key", table.name));
             }
-            for index in &table.indexes {
+            // Those with expressions or conditions need a session to compute their entries.
+            for index in table.indexes.iter().filter(|index| index.is_plain()) {
                 let (entry, _) = index.key(table, &key, &row)?;
                 if by.get(index.tree(), &entry).await? != Some(key.clone()) {
                     faults.push(format!("index {}: row {count} of {} is missing", index.name, table.name));
@@ -78,7 +79,7 @@ async fn check_table(
         }
         progress(before + count);
     }
-    for index in &table.indexes {
+    for index in table.indexes.iter().filter(|index| index.is_plain()) {
         let entries = count_rows(by, index.tree()).await?;
         if entries != count {
             faults.push(format!("index {}: {entries} entries, and the table has {count} rows", index.name));

@@ -84,6 +84,7 @@ pub(crate) mod code {
     pub(crate) const DATATYPE_MISMATCH: &str = "42804";
     pub(crate) const CANNOT_COERCE: &str = "42846";
     pub(crate) const INDETERMINATE_TYPE: &str = "42P18";
+    pub(crate) const AMBIGUOUS_FUNCTION: &str = "42725";
     pub(crate) const ARRAY_SUBSCRIPT: &str = "2202E";
     pub(crate) const UNDEFINED_FUNCTION: &str = "42883";
     pub(crate) const UNDEFINED_TABLE: &str = "42P01";

@@ -1,7 +1,8 @@
 //! Roles and databases: rows of the catalog, and the statements that make and change them.
 //!
 //! Each cluster begins with one role, a superuser, and two databases: `postgres` and the one with
-//! the name of that role. There is no GRANT: a role uses what it has made, a superuser everything.
+//! the name of that role. A role uses what it has made and what it has been given a right to, a
+//! superuser everything.
 
 use plexus_cache::Cache;
 use plexus_store::Store;
@@ -127,6 +128,14 @@ impl Roles<'_, '_> {
 
     async fn write(&mut self, name: &str, role: Option<&Role>) -> Result<()> {
         Catalog::write(self.run.store, self.run.by, ROLE, name, role).await
+    }
+
+    /// Checks that roles exist.
+    pub(crate) async fn check_all(&mut self, names: &[String]) -> Result<()> {
+        for name in names {
+            self.role(name).await?.ok_or_else(|| undefined(name))?;
+        }
+        Ok(())
     }
 
     /// Runs CREATE ROLE.

@@ -133,6 +133,24 @@ impl Sequence {
         Ok(by.change(store.catalog(), &self.key(), &mut |_| RowChange::Set(state.bytes())).await?)
     }
 
+    /// Makes the state of a sequence that takes the place of this one: at a number, or where this
+    /// one is.
+    pub(crate) async fn replace(
+        &self,
+        new: &Self,
+        restart: Option<i64>,
+        store: &Store<Cache>,
+        by: &mut Transaction,
+    ) -> Result<()> {
+        let known = by.get(store.catalog(), &self.key()).await?;
+        let known = known.and_then(|bytes| State::read(&bytes)).ok_or_else(|| undefined(&self.name))?;
+        let state = match restart {
+            Some(last) => State { last, is_called: false, generation: 0 },
+            None => State { generation: 0, ..known },
+        };
+        Ok(by.change(store.catalog(), &new.key(), &mut |_| RowChange::Set(state.bytes())).await?)
+    }
+
     /// Changes the state. Returns what `act` returns beside the new one.
     async fn change<T>(
         &self,

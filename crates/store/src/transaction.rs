@@ -151,7 +151,9 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         self.id.is_none() && self.snapshot.is_none()
     }
 
-    pub(crate) fn isolation(&self) -> Isolation {
+    /// Returns its isolation.
+    #[must_use]
+    pub fn isolation(&self) -> Isolation {
         self.isolation
     }
 

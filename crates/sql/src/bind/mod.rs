@@ -21,7 +21,8 @@ use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
 
 use self::{aggregates::Grouping, query::With, select::ResultColumn, windows::Calls};
 use crate::{
-    catalog::{Grant, Privilege, Relation, SessionPlace, Table, undefined},
+    catalog::{Grant, Privilege, Relation, RelationName, SessionPlace, Table, undefined},
+    dml::Targets,
     error::{Result, SqlError, code},
     expr::{Comparison, Expr, SequenceCall},
     parse::{folded, relation_of_text},
@@ -67,10 +68,13 @@ pub(crate) struct Parameters {
     /// The sequences that it names, which are found in the catalog once it is bound.
     pub(crate) sequences: RefCell<Vec<(String, SequenceSlot)>>,
     /// The relations that were looked up, and that which must be for the binding to go on.
-    pub(crate) relations: RefCell<HashMap<String, Option<Relation>>>,
+    pub(crate) relations: RefCell<HashMap<String, Option<(RelationName, Relation)>>>,
     pub(crate) missing: RefCell<Option<String>>,
     /// The role whose rights count.
     pub(crate) place: Option<SessionPlace>,
+    /// The rules of the tables that it changes, and the table whose rules are missing.
+    pub(crate) targets: RefCell<HashMap<u64, Rc<Targets>>>,
+    pub(crate) missing_targets: RefCell<Option<Rc<Table>>>,
     /// The views around the present query: their owners had the rights.
     pub(crate) views: Cell<usize>,
     /// The number of the next query of WITH.
@@ -118,7 +122,7 @@ impl Parameters {
     /// Returns a relation; else notes that it is missing, and fails.
     pub(crate) fn relation(&self, name: &str) -> Result<Relation> {
         match self.relations.borrow().get(name) {
-            Some(Some(relation)) => Ok(relation.clone()),
+            Some(Some((_, relation))) => Ok(relation.clone()),
             Some(None) => Err(undefined(name)),
             None => {
                 *self.missing.borrow_mut() = Some(name.to_owned());
@@ -144,6 +148,17 @@ impl Parameters {
                 Err(SqlError::new(code::NOT_IN_STATE, message))
             }
             Relation::Sequence(_) | Relation::Index(_) => Err(wrong_kind(name)),
+        }
+    }
+
+    /// Returns the rules of a table that changes; else notes that they are missing, and fails.
+    pub(crate) fn targets_of(&self, table: &Rc<Table>) -> Result<Rc<Targets>> {
+        match self.targets.borrow().get(&table.id) {
+            Some(targets) => Ok(targets.clone()),
+            None => {
+                *self.missing_targets.borrow_mut() = Some(table.clone());
+                Err(undefined(&table.name))
+            }
         }
     }
 

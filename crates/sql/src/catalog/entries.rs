@@ -270,6 +270,8 @@ pub(crate) struct View {
     pub(crate) owner: String,
     /// The text of the query.
     pub(crate) text: String,
+    /// The schemas in which its names without schema were looked for.
+    pub(crate) path: Vec<String>,
     pub(crate) columns: Vec<ViewColumn>,
     /// The relations that the query names.
     pub(crate) uses: Vec<RelationName>,

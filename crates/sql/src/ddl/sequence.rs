@@ -2,13 +2,13 @@
 
 use sqlparser::ast;
 
-use super::exists;
+use super::{Definer, exists, needed};
 use crate::{
     bind,
-    catalog::{Catalog, Column, Entry, RelationName},
+    catalog::{Catalog, Column, Entry, RelationName, Table, duplicate, shown, undefined},
     error::{Result, SqlError, code},
     exec::Run,
-    parse::relation,
+    parse::{folded, relation},
     sequences::Sequence,
     types::Type,
 };
@@ -61,20 +61,33 @@ pub(super) async fn own_sequence(
     Ok(())
 }
 
-/// Runs CREATE SEQUENCE. Returns a notice if there was nothing to do.
+/// A change of ALTER SEQUENCE.
+#[derive(Clone, Debug)]
+pub(crate) struct AlterSequence {
+    pub(crate) name: ast::ObjectName,
+    pub(crate) if_exists: bool,
+    pub(crate) options: Vec<ast::SequenceOptions>,
+    /// RESTART, and its number.
+    pub(crate) restart: Option<Option<i64>>,
+    pub(crate) rename: Option<ast::Ident>,
+    pub(crate) owner: Option<ast::Ident>,
+}
+
+/// Runs CREATE SEQUENCE.
 pub(crate) async fn create_sequence(
-    run: &mut Run<'_>,
-    catalog: &mut Catalog,
+    define: &mut Definer<'_, '_>,
     name: &ast::ObjectName,
     if_not_exists: bool,
     options: &[ast::SequenceOptions],
-) -> Result<Option<String>> {
-    let name = catalog.place_of(run.store, run.by, &relation(name)?).await?;
-    if catalog.has(run.store, run.by, &name).await? {
-        return exists(&name.name, if_not_exists);
+) -> Result<()> {
+    let name = define.place_of(name).await?;
+    if define.has(&name).await? {
+        let notice = exists(&name.name, if_not_exists)?;
+        define.notices.push(notice);
+        return Ok(());
     }
-    make_sequence(run, catalog, &name, Type::Int8, options).await?;
-    Ok(None)
+    make_sequence(define.run, define.catalog, &name, Type::Int8, options).await?;
+    define.own(&name, options).await
 }
 
 async fn make_sequence(
@@ -85,7 +98,22 @@ async fn make_sequence(
     options: &[ast::SequenceOptions],
 ) -> Result<()> {
     let id = run.store.fresh_id().await?;
-    let sequence = Sequence { owner: catalog.place().role.clone(), ..sequence_of(id, name, of, options)? };
+    let RelationName { schema, name: own } = name.clone();
+    let sequence = Sequence {
+        id,
+        schema,
+        name: own,
+        owner: catalog.place().role.clone(),
+        start: 1,
+        increment: 1,
+        least: 1,
+        most: i64::MAX,
+        cycles: false,
+        of,
+        grants: Vec::new(),
+        comment: None,
+    };
+    let sequence = changed(sequence, options, true)?;
     let entry = Entry::Sequence(sequence.clone());
     catalog.change_entry(run.store, run.by, name, Some(&entry)).await?;
     sequence.make(run.store, run.by).await?;
@@ -93,13 +121,8 @@ async fn make_sequence(
     Ok(())
 }
 
-/// Returns the sequence that options describe.
-fn sequence_of(
-    id: u64,
-    name: &RelationName,
-    mut of: Type,
-    options: &[ast::SequenceOptions],
-) -> Result<Sequence> {
+/// Returns a sequence with options; a new one has the defaults of its type.
+fn changed(old: Sequence, options: &[ast::SequenceOptions], is_new: bool) -> Result<Sequence> {
     use ast::SequenceOptions as O;
     let number = |expr: &ast::Expr| -> Result<i64> {
         let text = expr.to_string().replace(' ', "");
@@ -107,13 +130,23 @@ fn sequence_of(
             .map_err(|_| SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{text}\"")))
     };
     let invalid = |message: String| Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
-    let (mut increment, mut least, mut most, mut start, mut cycles) = (1, None, None, None, false);
+    let (mut of, mut increment, mut cycles) = (old.of, old.increment, old.cycles);
+    // Some(None) is the default.
+    let kept = |value: i64| if is_new { Some(None) } else { Some(Some(value)) };
+    let (mut least, mut most, mut start) = (kept(old.least), kept(old.most), kept(old.start).flatten());
     for option in options {
         match option {
-            O::DataType(named) => of = bind::type_of(named)?,
+            O::DataType(named) => {
+                of = bind::type_of(named)?;
+                if let (false, Some((low, high))) = (is_new, bounds(old.of)) {
+                    // A bound of the type goes with it.
+                    least = least.filter(|least| *least != Some(low)).or(Some(None));
+                    most = most.filter(|most| *most != Some(high)).or(Some(None));
+                }
+            }
             O::IncrementBy(by, _) => increment = number(by)?,
-            O::MinValue(value) => least = value.as_ref().map(number).transpose()?,
-            O::MaxValue(value) => most = value.as_ref().map(number).transpose()?,
+            O::MinValue(value) => least = Some(value.as_ref().map(number).transpose()?),
+            O::MaxValue(value) => most = Some(value.as_ref().map(number).transpose()?),
             O::StartWith(value, _) => start = Some(number(value)?),
             // Each node takes a range of numbers.
             O::Cache(value) => match number(value)? {
@@ -121,22 +154,18 @@ fn sequence_of(
                 other => return invalid(format!("CACHE ({other}) must be greater than zero")),
             },
             O::Cycle(is_off) => cycles = !is_off,
-            O::OwnedBy(None) => {}
-            O::OwnedBy(Some(_)) => return Err(SqlError::unsupported("OWNED BY")),
+            O::OwnedBy(_) => {}
         }
     }
-    let (lowest, highest) = match of {
-        Type::Int2 => (i16::MIN.into(), i16::MAX.into()),
-        Type::Int4 => (i32::MIN.into(), i32::MAX.into()),
-        Type::Int8 => (i64::MIN, i64::MAX),
-        _ => return invalid("sequence type must be smallint, integer, or bigint".into()),
+    let Some((lowest, highest)) = bounds(of) else {
+        return invalid("sequence type must be smallint, integer, or bigint".into());
     };
     if increment == 0 {
         return invalid("INCREMENT must not be zero".into());
     }
     let is_rising = increment > 0;
-    let least = least.unwrap_or(if is_rising { 1 } else { lowest });
-    let most = most.unwrap_or(if is_rising { highest } else { -1 });
+    let least = least.flatten().unwrap_or(if is_rising { 1 } else { lowest });
+    let most = most.flatten().unwrap_or(if is_rising { highest } else { -1 });
     for (word, bound) in [("MAXVALUE", most), ("MINVALUE", least)] {
         if !(lowest..=highest).contains(&bound) {
             return invalid(format!("{word} ({bound}) is out of range for sequence data type {}", of.name()));
@@ -152,45 +181,200 @@ fn sequence_of(
     if start > most {
         return invalid(format!("START value ({start}) cannot be greater than MAXVALUE ({most})"));
     }
-    let RelationName { schema, name } = name.clone();
-    Ok(Sequence {
-        id,
-        schema,
-        name,
-        owner: String::new(),
-        start,
-        increment,
-        least,
-        most,
-        cycles,
-        of,
-        grants: Vec::new(),
-        comment: None,
-    })
+    Ok(Sequence { start, increment, least, most, cycles, of, ..old })
 }
 
-/// Removes a sequence, unless a table needs it.
-pub(super) async fn drop_sequence(
-    run: &mut Run<'_>,
-    catalog: &mut Catalog,
-    name: &RelationName,
-) -> Result<()> {
-    let users = catalog.users_of_sequence(run.store, run.by, name).await?;
-    if !users.is_empty() {
-        let name = &name.name;
-        let message = format!("cannot drop sequence {name} because other objects depend on it");
-        let detail: Vec<String> = users
-            .iter()
-            .map(|(table, column)| {
-                format!(
-                    "default value for column {column} of table {} depends on sequence {name}",
-                    table.name
-                )
-            })
-            .collect();
-        return Err(SqlError::new(code::DEPENDENT_OBJECTS, message)
-            .with_detail(detail.join("\n"))
-            .with_hint("Use DROP ... CASCADE to drop the dependent objects too."));
+/// Returns the bounds of the numbers of a type.
+fn bounds(of: Type) -> Option<(i64, i64)> {
+    match of {
+        Type::Int2 => Some((i16::MIN.into(), i16::MAX.into())),
+        Type::Int4 => Some((i32::MIN.into(), i32::MAX.into())),
+        Type::Int8 => Some((i64::MIN, i64::MAX)),
+        _ => None,
     }
-    catalog.change_entry(run.store, run.by, name, None).await
+}
+
+/// Returns the table and the column that OWNED BY names; `None` for NONE.
+pub(crate) fn owner_of(options: &[ast::SequenceOptions]) -> Result<Option<Option<(String, String)>>> {
+    let Some(ast::SequenceOptions::OwnedBy(owner)) =
+        options.iter().find(|option| matches!(option, ast::SequenceOptions::OwnedBy(_)))
+    else {
+        return Ok(None);
+    };
+    let Some(owner) = owner else { return Ok(Some(None)) };
+    let mut table = owner.clone();
+    let column = table.0.pop().and_then(|part| part.as_ident().map(folded));
+    match column {
+        Some(column) if !table.0.is_empty() => Ok(Some(Some((relation(&table)?, column)))),
+        _ => {
+            let message = "invalid OWNED BY option";
+            let hint = "Specify OWNED BY table.column or OWNED BY NONE.";
+            Err(SqlError::new(code::SYNTAX_ERROR, message).with_hint(hint))
+        }
+    }
+}
+
+/// Runs ALTER SEQUENCE.
+pub(crate) async fn alter_sequence(define: &mut Definer<'_, '_>, alter: &AlterSequence) -> Result<()> {
+    let name = relation(&alter.name)?;
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    let Some(sequence) = define.catalog.sequence(store, by, &name).await? else {
+        if alter.if_exists {
+            define.notices.push(format!("relation \"{}\" does not exist, skipping", shown(&name)));
+            return Ok(());
+        }
+        return Err(undefined(&name));
+    };
+    define.catalog.place().check_owner(&sequence.owner, "sequence", &sequence.name)?;
+    let place = sequence.relation();
+    if let Some(owner) = &alter.owner {
+        let owner = folded(owner);
+        let new = Sequence { owner, ..(*sequence).clone() };
+        return define.put_sequence(&place, &new).await;
+    }
+    if let Some(new) = &alter.rename {
+        return define.rename_sequence(&sequence, folded(new)).await;
+    }
+    if !alter.options.is_empty() || alter.restart.is_some() {
+        let mut new = changed((*sequence).clone(), &alter.options, false)?;
+        new.id = store.fresh_id().await?;
+        let restart = alter.restart.map(|number| number.unwrap_or(new.start));
+        if let Some(number) = restart.filter(|number| !(new.least..=new.most).contains(number)) {
+            let (word, bound, than) = match number < new.least {
+                true => ("MINVALUE", new.least, "less"),
+                false => ("MAXVALUE", new.most, "greater"),
+            };
+            let message = format!("RESTART value ({number}) cannot be {than} than {word} ({bound})");
+            return Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
+        }
+        let is_only_owner =
+            alter.options.iter().all(|option| matches!(option, ast::SequenceOptions::OwnedBy(_)));
+        if restart.is_some() || !is_only_owner {
+            sequence.replace(&new, restart, store, by).await?;
+            define.run.context.sequences.made.borrow_mut().insert(new.id);
+            define.put_sequence(&place, &new).await?;
+        }
+    }
+    define.own(&place, &alter.options).await
+}
+
+/// Removes a sequence, unless a column needs it.
+pub(super) async fn drop_sequence(
+    define: &mut Definer<'_, '_>,
+    name: &RelationName,
+    cascade: bool,
+) -> Result<()> {
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    let users = define.catalog.users_of_sequence(store, by, name).await?;
+    if !cascade && !users.is_empty() {
+        let name = &name.name;
+        let line = |(table, column): &(RelationName, String)| {
+            format!("default value for column {column} of table {} depends on sequence {name}", table.name)
+        };
+        return Err(needed(&format!("sequence {name}"), &users.iter().map(line).collect::<Vec<_>>()));
+    }
+    let shown = users
+        .iter()
+        .map(|(table, column)| format!("default value for column {column} of table {}", table.name));
+    define.cascades(shown.collect(), &[]).await?;
+    for (table, column) in users {
+        let table = define.table(&table).await?;
+        let mut new = (*table).clone();
+        let column = new.column(&column)?;
+        new.columns[column].default = None;
+        new.columns[column].sequences.clear();
+        define.change(Some(&table), Some(&new)).await?;
+    }
+    define.release(name).await?;
+    define.catalog.change_entry(define.run.store, define.run.by, name, None).await
+}
+
+impl Definer<'_, '_> {
+    async fn put_sequence(&mut self, name: &RelationName, new: &Sequence) -> Result<()> {
+        let entry = Entry::Sequence(new.clone());
+        self.catalog.change_entry(self.run.store, self.run.by, name, Some(&entry)).await
+    }
+
+    /// Lets a sequence begin again, at its start or at a number.
+    pub(super) async fn restart(&mut self, name: &RelationName, number: Option<i64>) -> Result<()> {
+        let (store, by) = (self.run.store, &mut *self.run.by);
+        let Some(sequence) = self.catalog.sequence(store, by, &name.qualified()).await? else {
+            return Ok(());
+        };
+        let mut new = (*sequence).clone();
+        new.id = store.fresh_id().await?;
+        sequence.replace(&new, Some(number.unwrap_or(new.start)), store, by).await?;
+        self.run.context.sequences.made.borrow_mut().insert(new.id);
+        self.put_sequence(name, &new).await
+    }
+
+    /// Returns the columns to which a sequence belongs: their tables.
+    async fn owners(&mut self, name: &RelationName) -> Result<Vec<Table>> {
+        let key = name.key();
+        let mut tables = self.catalog.tables(self.run.store, self.run.by).await?;
+        tables.retain(|table| table.columns.iter().any(|column| column.own_sequence.as_ref() == Some(&key)));
+        Ok(tables)
+    }
+
+    /// Lets a sequence belong to no column.
+    async fn release(&mut self, name: &RelationName) -> Result<()> {
+        let key = name.key();
+        for table in self.owners(name).await? {
+            let mut new = table.clone();
+            new.columns
+                .iter_mut()
+                .filter(|column| column.own_sequence.as_ref() == Some(&key))
+                .for_each(|column| column.own_sequence = None);
+            self.change(Some(&table), Some(&new)).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets a sequence belong to the column that OWNED BY names.
+    async fn own(&mut self, name: &RelationName, options: &[ast::SequenceOptions]) -> Result<()> {
+        let Some(owner) = owner_of(options)? else { return Ok(()) };
+        self.release(name).await?;
+        let Some((table, column)) = owner else { return Ok(()) };
+        let table = self.owned(&table).await?;
+        if table.schema != name.schema {
+            let message = "sequence must be in same schema as table it is linked to";
+            return Err(SqlError::new(code::NOT_IN_STATE, message));
+        }
+        let mut new = (*table).clone();
+        let column = new.column(&column)?;
+        new.columns[column].own_sequence = Some(name.key());
+        self.change(Some(&table), Some(&new)).await
+    }
+
+    /// Renames a sequence. Columns that draw from it name it as it is then.
+    pub(super) async fn rename_sequence(&mut self, sequence: &Sequence, new: String) -> Result<()> {
+        let (old, new) = (sequence.relation(), RelationName::new(&sequence.schema, new));
+        if self.has(&new).await? {
+            return Err(duplicate(&new.name));
+        }
+        let changed = Sequence { name: new.name.clone(), ..sequence.clone() };
+        self.catalog.change_entry(self.run.store, self.run.by, &old, None).await?;
+        self.put_sequence(&new, &changed).await?;
+        let tables = self.catalog.tables(self.run.store, self.run.by).await?;
+        for table in tables {
+            let mut renamed = table.clone();
+            for column in &mut renamed.columns {
+                if column.own_sequence == Some(old.key()) {
+                    column.own_sequence = Some(new.key());
+                }
+                let Some(at) = column.sequences.iter().position(|name| *name == old.key()) else { continue };
+                column.sequences[at] = new.key();
+                let literal = |name: &RelationName| name.quoted().replace('\'', "''");
+                let plain = format!("'{}'", old.name.replace('\'', "''"));
+                column.default = column.default.take().map(|text| {
+                    let text = text.replace(&format!("'{}'", literal(&old)), &format!("'{}'", literal(&new)));
+                    text.replace(&plain, &format!("'{}'", literal(&new)))
+                });
+            }
+            if renamed != table {
+                self.change(Some(&table), Some(&renamed)).await?;
+            }
+        }
+        Ok(())
+    }
 }

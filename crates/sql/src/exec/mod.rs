@@ -114,7 +114,7 @@ impl<'a> Run<'a> {
         self.keep_bytes(bytes_of(row))
     }
 
-    fn keep_bytes(&mut self, bytes: usize) -> Result<()> {
+    pub(crate) fn keep_bytes(&mut self, bytes: usize) -> Result<()> {
         self.memory += bytes;
         if self.memory > MOST_MEMORY { Err(out_of_memory()) } else { Ok(()) }
     }

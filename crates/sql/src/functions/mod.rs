@@ -9,6 +9,7 @@ mod bytes;
 pub(crate) mod conditional;
 pub(crate) mod json;
 mod mathematics;
+pub(crate) mod names;
 mod number_format;
 pub(crate) mod patterns;
 mod precise;
@@ -29,6 +30,7 @@ pub(crate) use self::{
 use crate::{
     answers::Answers,
     catalog::SessionPlace,
+    dml::foreign::Constraints,
     error::{Result, SqlError, code},
     sequences::Drawn,
     session::settings::Settings,
@@ -48,6 +50,7 @@ pub(crate) struct Context {
     pub(crate) database: String,
     pub(crate) process: i32,
     pub(crate) sequences: Drawn,
+    pub(crate) constraints: Constraints,
     /// The database and the role.
     pub(crate) place: SessionPlace,
     pub(crate) definitions: Definitions,

@@ -2,11 +2,10 @@
 
 use super::{
     ANY, ANYELEMENT, BOOL, Call, Function, INT4, INT8, MOST_BYTES, TEXT, TEXTS, function, invalid_parameter,
-    ok, printed, too_long,
+    names, ok, printed, too_long,
 };
 use crate::{
     error::{Result, SqlError, code},
-    system::describe,
     types::{Type, Value, out_of_range},
 };
 
@@ -35,7 +34,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("overlay", &[TEXT, TEXT, INT4, INT4], TEXT, overlay),
     function("parse_ident", &[TEXT, BOOL], TEXTS, parse_ident).names(&["str", "strict"]).defaults(&["true"]),
     function("position", &[TEXT, TEXT], INT4, position),
-    function("quote_ident", &[TEXT], TEXT, |call| ok(describe::quote_ident(call.text(0)))),
+    function("quote_ident", &[TEXT], TEXT, |call| ok(names::quoted_name(call.text(0)))),
     function("quote_literal", &[ANYELEMENT], TEXT, quote_literal).stable(),
     function("quote_literal", &[TEXT], TEXT, quote_literal),
     function("quote_nullable", &[ANYELEMENT], TEXT, quote_literal).stable().takes_null(),
@@ -191,7 +190,7 @@ fn position(call: &Call<'_>) -> Result<Value> {
 fn quote_literal(call: &Call<'_>) -> Result<Value> {
     ok(match call.is_null(0) {
         true => "NULL".to_owned(),
-        false => describe::quote_literal(&printed(&call.values[0], call.types[0])),
+        false => names::quoted_literal(&printed(&call.values[0], call.types[0])),
     })
 }
 
@@ -456,8 +455,8 @@ fn format(call: &Call<'_>) -> Result<Value> {
             }
             ('L', Value::Null) => "NULL".into(),
             (_, Value::Null) => String::new(),
-            ('I', value) => describe::quote_ident(&printed(value, *of)),
-            ('L', value) => describe::quote_literal(&printed(value, *of)),
+            ('I', value) => names::quoted_name(&printed(value, *of)),
+            ('L', value) => names::quoted_literal(&printed(value, *of)),
             (_, value) => printed(value, *of),
         };
         let is_left = found.is_left || width < 0;

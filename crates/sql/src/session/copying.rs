@@ -5,8 +5,9 @@ use plexus_store::tree::ScanPlace;
 use super::{Session, locks::TableMode, no_transaction};
 use crate::{
     bind::Parameters,
+    catalog::Privilege,
     copy::{put_line, read_line},
-    dml::{default_of, insert_rows},
+    dml::{Targets, default_of, foreign, insert_rows},
     error::{Result, SqlError, code},
     exec::Run,
     expr::Expr,
@@ -31,11 +32,25 @@ impl Session<'_> {
         let mode = if copy.is_from { TableMode::Write } else { TableMode::Read };
         self.lock_named(std::slice::from_ref(&copy.table), mode).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let table = self.catalog.table(&self.store, by, &copy.table).await?;
+        let right = if copy.is_from { Privilege::Insert } else { Privilege::Select };
+        let table = self.catalog.table_for(&self.store, by, &copy.table, right).await?;
+        let is_given = |column: &usize| table.columns[*column].generated.is_none();
         let columns: Vec<usize> = match copy.columns.is_empty() {
-            true => (0..table.columns.len()).collect(),
+            true => (0..table.columns.len()).filter(is_given).collect(),
             false => copy.columns.iter().map(|name| table.column(name)).collect::<Result<_>>()?,
         };
+        if let Some(generated) = columns.iter().find(|column| !is_given(column)) {
+            let message = format!("column \"{}\" is a generated column", table.columns[*generated].name);
+            return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message)
+                .with_detail("Generated columns cannot be used in COPY."));
+        }
+        let targets = Targets::of(&mut self.catalog, &self.store, by, &table).await?;
+        // Rows that are named stay, so their tables do.
+        let (changed, read) = targets.others(false);
+        let changed = changed.into_iter().map(|table| (table, TableMode::Write));
+        let others: Vec<_> = changed.chain(read.into_iter().map(|table| (table, TableMode::Read))).collect();
+        self.lock(&others).await?;
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         self.connection.out.copy(copy.is_from, columns.len());
         if !copy.is_from {
             let mut count = 0u64;
@@ -129,7 +144,7 @@ impl Session<'_> {
                     }
                 }
                 if rows.len() >= MOST_ROWS {
-                    let inserted = insert_rows(&mut run, &table, &rows).await;
+                    let inserted = insert_rows(&mut run, &targets, &mut rows).await;
                     if let Err((row, error)) = inserted {
                         failed = Some(at_line(error, &table.name, count + row as u64 + 1));
                     }
@@ -141,7 +156,7 @@ impl Session<'_> {
                 }
             }
             // An earlier line counts, if both fail.
-            if let Err((row, error)) = insert_rows(&mut run, &table, &rows).await {
+            if let Err((row, error)) = insert_rows(&mut run, &targets, &mut rows).await {
                 failed = Some(at_line(error, &table.name, count + row as u64 + 1));
             }
             count += rows.len() as u64;
@@ -153,6 +168,7 @@ impl Session<'_> {
                 Err(SqlError::new(code::BAD_COPY, "the last line of COPY has no end"))
             }
             None => {
+                foreign::finish(&mut run, &targets).await?;
                 self.connection.out.complete(&format!("COPY {count}"));
                 Ok(())
             }

@@ -2,6 +2,7 @@
 
 mod copying;
 mod cursors;
+mod define;
 mod locks;
 mod prepared;
 mod run;
@@ -127,6 +128,8 @@ impl<'a> Session<'a> {
             }
         }
         activity.name(context.settings.borrow().show("application_name")?);
+        let mut catalog = catalog;
+        catalog.set_path(&context.settings.borrow().show("search_path")?);
         let SessionParts { store, locks, ranges, first, temporary } = parts;
         Ok(Self {
             store,
@@ -228,6 +231,7 @@ impl<'a> Session<'a> {
         if self.savepoints.is_empty() {
             // Those that wait for its rows go on.
             self.transaction = None;
+            self.context.constraints.end_transaction();
             self.context.sequences.made.borrow_mut().clear();
             self.locks.release();
             self.portals.clear();
@@ -253,6 +257,15 @@ impl<'a> Session<'a> {
         self.is_explicit = false;
         self.savepoints.clear();
         let is_failed = std::mem::take(&mut self.is_failed);
+        if commits
+            && !is_failed
+            && let Err(error) = self.check_constraints(true).await
+        {
+            // What has failed is rolled back.
+            Box::pin(self.end(false)).await?;
+            return Err(error);
+        }
+        self.context.constraints.end_transaction();
         self.end_cursors(commits && !is_failed);
         let result = match self.transaction.take() {
             Some(transaction) if commits && !is_failed => transaction.commit().await,

@@ -1,5 +1,7 @@
 //! Statements of a session: their plans, and what they do.
 
+use std::rc::Rc;
+
 use plexus_base::BlockId;
 use plexus_cache::Cache;
 use plexus_store::{Isolation, Store};
@@ -13,13 +15,11 @@ use crate::{
         query::{self, Body, Query},
         select::{self, ResultColumn},
     },
-    catalog::{self, Catalog, Privilege, Table, Transaction},
-    ddl,
-    dml::{self, Change, ChangeKind},
+    catalog::{self, Catalog, Privilege, RelationName, Table, Transaction, undefined},
+    dml::{self, Change, ChangeKind, Conflict, Targets},
     error::{Result, SqlError, code},
     exec::{self, Run},
     parse::{Statement, folded, relation},
-    roles::Roles,
     sequences::Set,
     spool::Rows,
     types::{Type, Value, time},
@@ -30,6 +30,8 @@ use crate::{
 pub(super) struct Plan {
     pub(super) kind: PlanKind,
     pub(super) tables: Vec<(u64, TableMode)>,
+    /// The relations that its text or that of a view names.
+    pub(super) uses: Vec<RelationName>,
 }
 
 #[derive(Debug)]
@@ -45,7 +47,7 @@ pub(super) enum PlanKind {
 
 impl Plan {
     pub(super) fn other(statement: Statement) -> Self {
-        Self { kind: PlanKind::Other(statement), tables: Vec::new() }
+        Self { kind: PlanKind::Other(statement), tables: Vec::new(), uses: Vec::new() }
     }
 
     pub(super) fn columns(&self) -> Vec<ResultColumn> {
@@ -89,7 +91,7 @@ impl Tag {
     }
 }
 
-fn plain(tag: &'static str) -> Done {
+pub(super) fn plain(tag: &'static str) -> Done {
     Done { tag: Tag::Plain(tag), rows: None }
 }
 
@@ -144,12 +146,18 @@ pub(super) async fn plan(
     let mut plan = loop {
         parameters.begin_again();
         let bound = bind(statement, parameters);
+        if let Some(table) = parameters.missing_targets.take() {
+            let targets = Targets::of(catalog, store, by, &table).await?;
+            parameters.targets.borrow_mut().insert(table.id, targets);
+            continue;
+        }
         let Some(missing) = parameters.missing.take() else { break bound? };
-        let found = catalog.relation(store, by, &missing).await?.map(|(_, relation)| relation);
+        let found = catalog.relation(store, by, &missing).await?;
         parameters.relations.borrow_mut().insert(missing, found);
     };
     catalog.find_sequences(store, by, parameters.sequences.take()).await?;
-    for relation in parameters.relations.take().into_values().flatten() {
+    for (name, relation) in parameters.relations.take().into_values().flatten() {
+        plan.uses.push(name);
         if let catalog::Relation::Table(table) = relation
             && plan.tables.iter().all(|(known, _)| *known != table.id)
         {
@@ -157,7 +165,7 @@ pub(super) async fn plan(
         }
     }
     Ok(match explains {
-        true => Plan { kind: PlanKind::Explain(explain(&plan.kind)), tables: Vec::new() },
+        true => Plan { kind: PlanKind::Explain(explain(&plan.kind)), tables: Vec::new(), uses: Vec::new() },
         false => plan,
     })
 }
@@ -165,8 +173,23 @@ pub(super) async fn plan(
 /// Binds a statement, as far as its tables are known.
 fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
     let written = |change: Change| {
-        let tables = vec![(change.table.id, TableMode::Write)];
-        Ok(Plan { kind: PlanKind::Change(Box::new(change)), tables })
+        let mut tables = vec![(change.table.id, TableMode::Write)];
+        let removes = match &change.kind {
+            ChangeKind::Insert { conflict, .. } => matches!(conflict, Conflict::Update { .. }),
+            _ => true,
+        };
+        let (changed, looked_at) = change.targets.others(removes);
+        tables.extend(changed.into_iter().map(|table| (table, TableMode::Write)));
+        tables.extend(looked_at.into_iter().map(|table| (table, TableMode::Read)));
+        Ok(Plan { kind: PlanKind::Change(Box::new(change)), tables, uses: Vec::new() })
+    };
+    // A change that reads its table needs the right for that, too.
+    let changed = |name: &str, privilege: Privilege, reads: bool| -> Result<Rc<Targets>> {
+        let table = parameters.table_for(name, privilege)?;
+        if reads {
+            parameters.table_for(name, Privilege::Select)?;
+        }
+        parameters.targets_of(&table)
     };
     match statement {
         ast::Statement::Query(query) => {
@@ -180,29 +203,38 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
                 _ => None,
             };
             let tables = locked.map(|table| (table.id, TableMode::Write)).into_iter().collect();
-            Ok(Plan { kind: PlanKind::Select(Box::new(query)), tables })
+            Ok(Plan { kind: PlanKind::Select(Box::new(query)), tables, uses: Vec::new() })
         }
         ast::Statement::Insert(insert) => {
             let ast::TableObject::TableName(name) = &insert.table else {
                 return Err(SqlError::unsupported(format!("INSERT INTO {}", insert.table)));
             };
-            written(dml::bind_insert(
-                insert,
-                &parameters.table_for(&relation(name)?, Privilege::Insert)?,
-                parameters,
-            )?)
+            let name = relation(name)?;
+            let updates = match &insert.on {
+                Some(ast::OnInsert::OnConflict(on)) => {
+                    matches!(on.action, ast::OnConflictAction::DoUpdate(_))
+                }
+                _ => false,
+            };
+            if updates {
+                parameters.table_for(&name, Privilege::Update)?;
+            }
+            let targets = changed(&name, Privilege::Insert, updates || insert.returning.is_some())?;
+            written(dml::bind_insert(insert, &targets, parameters)?)
         }
         ast::Statement::Update(update) => {
-            let table = parameters.table_for(&named(&update.table)?, Privilege::Update)?;
-            written(dml::bind_update(update, &table, parameters)?)
+            let reads = update.selection.is_some() || update.returning.is_some();
+            let targets = changed(&named(&update.table)?, Privilege::Update, reads)?;
+            written(dml::bind_update(update, &targets, parameters)?)
         }
         ast::Statement::Delete(delete) => {
             let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
             let [from] = &from[..] else {
                 return Err(SqlError::unsupported("DELETE from several tables"));
             };
-            let table = parameters.table_for(&named(from)?, Privilege::Delete)?;
-            written(dml::bind_delete(delete, &table, parameters)?)
+            let reads = delete.selection.is_some() || delete.returning.is_some();
+            let targets = changed(&named(from)?, Privilege::Delete, reads)?;
+            written(dml::bind_delete(delete, &targets, parameters)?)
         }
         ast::Statement::Declare { stmts, .. } => {
             let unsupported = || SqlError::unsupported(statement);
@@ -217,7 +249,7 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             let query = query::shown(query, parameters)?;
             let (is_scroll, is_held) = (*scroll == Some(true), *hold == Some(true));
             let declared = Declared { name: folded(name), is_scroll, is_held, query };
-            Ok(Plan { kind: PlanKind::Declare(Box::new(declared)), tables: Vec::new() })
+            Ok(Plan { kind: PlanKind::Declare(Box::new(declared)), tables: Vec::new(), uses: Vec::new() })
         }
         other => Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
     }
@@ -343,8 +375,10 @@ impl Session<'_> {
         let mut settings = self.context.settings.borrow_mut();
         for name in settings.take_changed() {
             let Ok(value) = settings.show(name) else { continue };
-            if name == "application_name" {
-                self.activity.name(value.clone());
+            match name {
+                "application_name" => self.activity.name(value.clone()),
+                "search_path" => self.catalog.set_path(&value),
+                _ => {}
             }
             if let Some(reported) = Settings::reported_name(name) {
                 self.connection.out.parameter(reported, &value);
@@ -387,6 +421,10 @@ impl Session<'_> {
                 Statement::Nothing(tag) => Ok(plain(tag)),
                 Statement::Vacuum(tables) => self.vacuum(tables).await,
                 Statement::Sql(statement) => self.utility(statement).await,
+                Statement::AlterSequence(alter) => self.alter_sequence(alter).await,
+                Statement::SetConstraints { names, is_deferred } => {
+                    self.set_constraints(names.as_deref(), *is_deferred).await
+                }
                 Statement::Copy(_) | Statement::Empty => Ok(plain("")),
             },
         }
@@ -416,7 +454,8 @@ impl Session<'_> {
             names => {
                 let mut tables = Vec::new();
                 for name in names {
-                    tables.push((*self.catalog.table(&self.store, by, name).await?).clone());
+                    let table = self.catalog.owned(&self.store, by, name).await?;
+                    tables.push((*table.ok_or_else(|| undefined(name))?).clone());
                 }
                 tables
             }
@@ -428,7 +467,7 @@ impl Session<'_> {
         Ok(plain("VACUUM"))
     }
 
-    fn notice(&mut self, code: &'static str, severity: &str, message: String) {
+    pub(super) fn notice(&mut self, code: &'static str, severity: &str, message: String) {
         self.connection.out.error(&SqlError::new(code, message), severity);
     }
 
@@ -616,131 +655,6 @@ impl Session<'_> {
             }
             other => Err(SqlError::unsupported(other)),
         }
-    }
-
-    async fn tables_of_indexes(&mut self, names: &[ast::ObjectName]) -> Result<Vec<String>> {
-        self.begin();
-        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        by.begin_statement();
-        self.catalog.refresh(&self.store, by).await?;
-        let mut tables = Vec::new();
-        for name in names {
-            let table = self.catalog.table_of_index(&self.store, by, &relation(name)?).await?;
-            tables.extend(table.map(|(table, _)| table.relation().qualified()));
-        }
-        Ok(tables)
-    }
-
-    /// Runs a statement that changes the catalog.
-    async fn define(&mut self, statement: &ast::Statement) -> Result<Done> {
-        let names = match statement {
-            ast::Statement::Drop { object_type: ast::ObjectType::Table, names, .. } => {
-                names.iter().map(relation).collect::<Result<_>>()?
-            }
-            ast::Statement::Drop { object_type: ast::ObjectType::Index, names, .. } => {
-                self.tables_of_indexes(names).await?
-            }
-            ast::Statement::Truncate(truncate) => {
-                truncate.table_names.iter().map(|target| relation(&target.name)).collect::<Result<_>>()?
-            }
-            ast::Statement::AlterTable(alter) => vec![relation(&alter.name)?],
-            ast::Statement::CreateIndex(create) => vec![relation(&create.table_name)?],
-            _ => Vec::new(),
-        };
-        self.lock_named(&names, TableMode::Define).await?;
-        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
-        let mut run = Run {
-            store: &self.store,
-            by,
-            parameters: &[],
-            outer: &[],
-            context,
-            ranges,
-            temporary,
-            memory: 0,
-        };
-        let mut notices = Vec::new();
-        let (place, first) = (self.catalog.place().clone(), &self.first);
-        macro_rules! roles {
-            ($run:ident) => {
-                Roles { run: &mut $run, place: &place, first }
-            };
-        }
-        let tag = match statement {
-            ast::Statement::CreateTable(create) => {
-                notices.extend(ddl::create_table(&mut run, &mut self.catalog, create).await?);
-                "CREATE TABLE"
-            }
-            ast::Statement::CreateRole(create) => {
-                roles!(run).create(create).await?;
-                "CREATE ROLE"
-            }
-            ast::Statement::AlterRole { name, operation } => {
-                roles!(run).alter(name, operation).await?;
-                "ALTER ROLE"
-            }
-            ast::Statement::Drop {
-                object_type: ast::ObjectType::Role | ast::ObjectType::User,
-                if_exists,
-                names,
-                ..
-            } => {
-                notices = roles!(run).drop_all(names, *if_exists).await?;
-                "DROP ROLE"
-            }
-            ast::Statement::CreateDatabase { db_name, if_not_exists: false, .. }
-                if statement.to_string() == format!("CREATE DATABASE {db_name}") =>
-            {
-                roles!(run).create_database(db_name).await?;
-                "CREATE DATABASE"
-            }
-            ast::Statement::CreateSequence { temporary: false, if_not_exists, name, sequence_options } => {
-                let options = &sequence_options[..];
-                let catalog = &mut self.catalog;
-                notices.extend(ddl::create_sequence(&mut run, catalog, name, *if_not_exists, options).await?);
-                "CREATE SEQUENCE"
-            }
-            ast::Statement::CreateIndex(create) => {
-                notices.extend(ddl::create_index(&mut run, &mut self.catalog, create).await?);
-                "CREATE INDEX"
-            }
-            ast::Statement::Drop {
-                object_type,
-                if_exists,
-                names,
-                cascade: false,
-                purge: false,
-                temporary: false,
-                table: None,
-                ..
-            } => {
-                notices = ddl::drop_all(&mut run, &mut self.catalog, *object_type, names, *if_exists).await?;
-                match object_type {
-                    ast::ObjectType::Table => "DROP TABLE",
-                    ast::ObjectType::Sequence => "DROP SEQUENCE",
-                    _ => "DROP INDEX",
-                }
-            }
-            ast::Statement::Truncate(truncate) => {
-                ddl::truncate(&mut run, &mut self.catalog, truncate).await?;
-                "TRUNCATE TABLE"
-            }
-            ast::Statement::AlterTable(alter) => {
-                ddl::alter_table(&mut run, &mut self.catalog, alter).await?;
-                "ALTER TABLE"
-            }
-            other => {
-                let text = other.to_string();
-                let words: Vec<&str> = text.split_whitespace().take(3).collect();
-                return Err(SqlError::unsupported(format!("the statement {}", words.join(" "))));
-            }
-        };
-        for notice in notices {
-            let is_there = notice.ends_with("already exists, skipping");
-            self.notice(if is_there { code::DUPLICATE_TABLE } else { "00000" }, "NOTICE", notice);
-        }
-        Ok(plain(tag))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Text to statements, by the library `sqlparser`, and what it does not know.
 
+mod own;
+
 use sqlparser::{
     ast,
     dialect::PostgreSqlDialect,
@@ -8,7 +10,10 @@ use sqlparser::{
     tokenizer::{Token, TokenWithSpan, Tokenizer},
 };
 
-use crate::error::{Result, SqlError, code};
+use crate::{
+    ddl::AlterSequence,
+    error::{Result, SqlError, code},
+};
 
 /// The deepest nesting of a statement.
 const MOST_DEPTH: usize = 200;
@@ -28,6 +33,13 @@ pub(crate) enum Statement {
     Copy(Copy),
     /// Does nothing here; the tag of its end.
     Nothing(&'static str),
+    AlterSequence(AlterSequence),
+    /// Checks these constraints at the end of each statement, or of the transaction; without names,
+    /// all of them.
+    SetConstraints {
+        names: Option<Vec<ast::ObjectName>>,
+        is_deferred: bool,
+    },
     /// Cleans these tables; without one, all tables of the database.
     Vacuum(Vec<String>),
     Empty,
@@ -67,15 +79,43 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
         }
     };
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
-    let tokens = know_variadic(know_weaker_locks(tokens.map_err(|error| failed(&error))?));
-    let mut parser = Parser::new(&PostgreSqlDialect {})
-        .with_recursion_limit(MOST_DEPTH)
-        .with_tokens_with_locations(tokens);
-    let parsed = parser.parse_statements().map_err(|error| failed(&error))?;
-    if parsed.is_empty() {
-        return Ok(vec![Statement::Empty]);
+    let tokens = know_weaker_locks(tokens.map_err(|error| failed(&error))?);
+    let mut statements = Vec::new();
+    for tokens in tokens.split(|token| token.token == Token::SemiColon) {
+        let mut parser = Parser::new(&PostgreSqlDialect {})
+            .with_recursion_limit(MOST_DEPTH)
+            .with_tokens_with_locations(tokens.to_vec());
+        if let Some(statement) = own::statement(&mut parser).map_err(|error| failed(&error))? {
+            statements.push(statement);
+            continue;
+        }
+        let parsed = parser.parse_statements().map_err(|error| failed(&error))?;
+        statements
+            .extend(parsed.into_iter().map(|statement| Statement::Sql(Box::new(select_into(statement)))));
     }
-    Ok(parsed.into_iter().map(|statement| Statement::Sql(Box::new(statement))).collect())
+    Ok(if statements.is_empty() { vec![Statement::Empty] } else { statements })
+}
+
+/// Returns SELECT INTO as CREATE TABLE AS.
+fn select_into(statement: ast::Statement) -> ast::Statement {
+    let ast::Statement::Query(mut query) = statement else { return statement };
+    let ast::SetExpr::Select(select) = &mut *query.body else { return ast::Statement::Query(query) };
+    match select.into.take() {
+        Some(ast::SelectInto { temporary, unlogged: false, targets, .. }) if targets.len() == 1 => {
+            let parsed = Parser::new(&PostgreSqlDialect {}).try_with_sql(&targets[0].to_string());
+            match parsed.and_then(|mut parser| parser.parse_object_name(false)) {
+                Ok(name) => {
+                    let create = ast::helpers::stmt_create_table::CreateTableBuilder::new(name);
+                    create.temporary(temporary).query(Some(query)).build().into()
+                }
+                Err(_) => ast::Statement::Query(query),
+            }
+        }
+        into => {
+            select.into = into;
+            ast::Statement::Query(query)
+        }
+    }
 }
 
 /// Writes FOR NO KEY UPDATE and FOR KEY SHARE as [`WEAKER_LOCK`] says.

@@ -1,0 +1,341 @@
+//! Columns that come, go and change.
+
+use sqlparser::ast;
+
+use super::{super::Definer, kept};
+use crate::{
+    bind::{self, Parameters, Scope, assign, from::scope_of},
+    catalog::{Identity, IndexPart, RelationName, Table},
+    ddl::{
+        constraint::{check_key_type, check_types},
+        needed,
+        sequence::{drop_sequence, own_sequence},
+    },
+    dml::{
+        default_of,
+        target::{Target, bind_text},
+    },
+    error::{Result, SqlError, code},
+    expr::Expr,
+    parse::folded,
+    types::{Type, Value},
+};
+
+/// Returns whether a text of SQL has a word.
+pub(super) fn names(text: &str, name: &str) -> bool {
+    super::rename::words(text).is_some_and(|words| words.iter().any(|word| word == name))
+}
+
+impl Definer<'_, '_> {
+    pub(super) async fn add_column(
+        &mut self,
+        table: &Table,
+        column: &ast::ColumnDef,
+        if_not_exists: bool,
+    ) -> Result<()> {
+        let name = folded(&column.name);
+        if table.column(&name).is_ok() {
+            let message = format!("column \"{name}\" of relation \"{}\" already exists", table.name);
+            if !if_not_exists {
+                return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+            }
+            self.notices.push(format!("{message}, skipping"));
+            return Ok(());
+        }
+        let mut constraints = Vec::new();
+        let made = self.column(&table.relation(), column, &mut constraints).await?;
+        let mut new = table.clone();
+        let at = new.columns.len();
+        new.columns.push(made);
+        self.bind_column(&mut new, at).await?;
+        let mut values = kept(at);
+        values.push(self.new_value(&new, at).await?);
+        // A row that ends before the column has NULL there.
+        match matches!(values[at], Expr::Value(Value::Null)) && new.columns[at].generated.is_none() {
+            true => {
+                if new.columns[at].not_null {
+                    self.validate(&new).await?;
+                }
+                self.change(Some(table), Some(&new)).await?;
+            }
+            false => self.rewrite(table, new, &values).await?,
+        }
+        for constraint in constraints {
+            let table = self.table(&table.relation()).await?;
+            self.add_constraint(&table, constraint).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the value of a new column in rows that are there.
+    async fn new_value(&mut self, table: &Table, at: usize) -> Result<Expr> {
+        let named = Parameters::default();
+        let value = default_of(table, at, &named)?;
+        let (store, by) = (self.run.store, &mut *self.run.by);
+        self.catalog.find_sequences(store, by, named.sequences.take()).await?;
+        Ok(value)
+    }
+
+    pub(super) async fn drop_column(
+        &mut self,
+        table: &Table,
+        name: &str,
+        if_exists: bool,
+        cascade: bool,
+    ) -> Result<()> {
+        let Ok(gone) = table.column(name) else {
+            if !if_exists {
+                return table.column(name).map(|_| ());
+            }
+            let notice = format!("column \"{name}\" of relation \"{}\" does not exist, skipping", table.name);
+            self.notices.push(notice);
+            return Ok(());
+        };
+        let relation = &table.name;
+        let mut views = self.views_of(&table.relation()).await?;
+        views.retain(|view| names(&view.text, name) || view.columns.iter().any(|column| column.name == name));
+        let keys = self.foreign_keys_to(table, |key| key.referenced.contains(&gone)).await?;
+        let mut generated = Vec::new();
+        for (at, column) in table.columns.iter().enumerate().filter(|(at, _)| *at != gone) {
+            let Some(text) = &column.generated else { continue };
+            bind_text(table, text)?.0.columns(&mut |used| {
+                if used == gone && !generated.contains(&at) {
+                    generated.push(at);
+                }
+            });
+        }
+        if !cascade && !(views.is_empty() && keys.is_empty() && generated.is_empty()) {
+            let on = format!("depends on column {name} of table {relation}");
+            let generated = generated
+                .iter()
+                .map(|at| format!("column {} of table {relation} {on}", table.columns[*at].name));
+            let views = views.iter().map(|view| format!("view {} {on}", view.name));
+            let keys =
+                keys.iter().map(|(other, key)| format!("constraint {key} on table {} {on}", other.name));
+            let lines: Vec<String> = generated.chain(views).chain(keys).collect();
+            return Err(needed(&format!("column {name} of table {relation}"), &lines));
+        }
+        let objects = generated
+            .iter()
+            .map(|at| format!("column {} of table {relation}", table.columns[*at].name))
+            .chain(keys.iter().map(|(other, key)| format!("constraint {key} on table {}", other.name)));
+        self.cascades(objects.collect(), &views).await?;
+        self.drop_foreign_keys(&keys).await?;
+        let mut goes = vec![gone];
+        goes.extend(generated);
+        goes.sort_unstable();
+        for at in goes.into_iter().rev() {
+            let table = self.table(&table.relation()).await?;
+            self.remove_column(&table, at).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a column with the constraints and indexes that name it.
+    async fn remove_column(&mut self, table: &Table, gone: usize) -> Result<()> {
+        let target = Target::of(std::rc::Rc::new(table.clone()))?;
+        let mut new = table.clone();
+        let uses = |columns: &[usize]| columns.contains(&gone);
+        let moved = |columns: &mut Vec<usize>| {
+            columns.iter_mut().filter(|column| **column > gone).for_each(|column| *column -= 1);
+        };
+        new.columns.remove(gone);
+        new.primary = new.primary.filter(|key| !uses(&key.columns));
+        new.primary.iter_mut().for_each(|key| moved(&mut key.columns));
+        let mut at = 0;
+        new.indexes.retain(|index| {
+            at += 1;
+            !uses(&index.columns) && !target.index_uses(at - 1, gone)
+        });
+        for index in &mut new.indexes {
+            moved(&mut index.columns);
+            for part in &mut index.parts {
+                if let IndexPart::Column(column) = part
+                    && *column > gone
+                {
+                    *column -= 1;
+                }
+            }
+        }
+        new.checks.retain(|check| !uses(&check.columns));
+        new.checks.iter_mut().for_each(|check| moved(&mut check.columns));
+        let own = table.relation();
+        new.foreign_keys.retain(|key| !uses(&key.columns) && !(key.table == own && uses(&key.referenced)));
+        for key in &mut new.foreign_keys {
+            moved(&mut key.columns);
+            if key.table == own {
+                moved(&mut key.referenced);
+            }
+        }
+        let mut values = kept(table.columns.len());
+        values.remove(gone);
+        self.rewrite(table, new, &values).await?;
+        // Foreign keys of other tables name columns by their numbers.
+        for name in table.referenced_by.iter().filter(|name| **name != own) {
+            let other = self.table(name).await?;
+            let mut changed = (*other).clone();
+            let keys = changed.foreign_keys.iter_mut().filter(|key| key.table == own);
+            keys.for_each(|key| moved(&mut key.referenced));
+            if changed != *other {
+                self.change(Some(&other), Some(&changed)).await?;
+            }
+        }
+        match &table.columns[gone].own_sequence {
+            Some(sequence) => drop_sequence(self, &RelationName::of_key(sequence), false).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn alter_column(
+        &mut self,
+        table: &Table,
+        at: usize,
+        operation: &ast::AlterColumnOperation,
+    ) -> Result<()> {
+        use ast::AlterColumnOperation as O;
+        let mut new = table.clone();
+        let name = &table.columns[at].name;
+        let wrong = |what: &str| {
+            let message = format!("column \"{name}\" of relation \"{}\" is {what}", table.name);
+            Err(SqlError::new(code::SYNTAX_ERROR, message))
+        };
+        let (is_identity, is_generated) =
+            (table.columns[at].identity.is_some(), table.columns[at].generated.is_some());
+        match operation {
+            O::SetDefault { .. } | O::DropDefault if is_identity => return wrong("an identity column"),
+            O::SetDefault { .. } | O::DropDefault if is_generated => return wrong("a generated column"),
+            O::SetDefault { value } => {
+                new.columns[at].default = Some(value.to_string());
+                self.bind_column(&mut new, at).await?;
+            }
+            O::DropDefault => {
+                new.columns[at].default = None;
+                new.columns[at].sequences.clear();
+            }
+            O::SetNotNull => {
+                new.columns[at].not_null = true;
+                self.validate(&new).await?;
+            }
+            O::DropNotNull => {
+                if table.primary.as_ref().is_some_and(|primary| primary.columns.contains(&at)) {
+                    let message = format!("column \"{name}\" is in a primary key");
+                    return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+                }
+                if is_identity {
+                    return wrong("an identity column");
+                }
+                new.columns[at].not_null = false;
+            }
+            O::SetDataType { data_type, using, .. } => {
+                return self.set_type(table, at, bind::type_of(data_type)?, using.as_ref()).await;
+            }
+            O::AddGenerated { generated_as, sequence_options } => {
+                if !table.columns[at].not_null {
+                    let message = format!(
+                        "column \"{name}\" of relation \"{}\" must be declared NOT NULL before identity can be added",
+                        table.name
+                    );
+                    return Err(SqlError::new(code::NOT_IN_STATE, message));
+                }
+                if is_identity {
+                    let message = format!(
+                        "column \"{name}\" of relation \"{}\" is already an identity column",
+                        table.name
+                    );
+                    return Err(SqlError::new(code::NOT_IN_STATE, message));
+                }
+                if table.columns[at].default.is_some() {
+                    let message = format!(
+                        "column \"{name}\" of relation \"{}\" already has a default value",
+                        table.name
+                    );
+                    return Err(SqlError::new(code::NOT_IN_STATE, message));
+                }
+                let options = sequence_options.as_deref().unwrap_or_default();
+                let (relation, catalog) = (table.relation(), &mut *self.catalog);
+                own_sequence(self.run, catalog, &relation, &mut new.columns[at], options).await?;
+                new.columns[at].identity = Some(match generated_as {
+                    Some(ast::GeneratedAs::Always) => Identity::Always,
+                    _ => Identity::ByDefault,
+                });
+                self.bind_column(&mut new, at).await?;
+            }
+            other => return Err(SqlError::unsupported(format!("ALTER COLUMN {other}"))),
+        }
+        self.change(Some(table), Some(&new)).await
+    }
+
+    async fn set_type(
+        &mut self,
+        table: &Table,
+        at: usize,
+        to: Type,
+        using: Option<&ast::Expr>,
+    ) -> Result<()> {
+        let column = &table.columns[at];
+        let name = &column.name;
+        let mut views = self.views_of(&table.relation()).await?;
+        views.retain(|view| names(&view.text, name) || view.text.contains('*'));
+        if let Some(view) = views.first() {
+            let message = "cannot alter type of a column used by a view or rule";
+            let detail = format!("rule _RETURN on view {} depends on column \"{name}\"", view.name);
+            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_detail(detail));
+        }
+        for other in &table.columns {
+            let Some(text) = &other.generated else { continue };
+            let mut is_used = false;
+            bind_text(table, text)?.0.columns(&mut |used| is_used |= used == at);
+            if is_used && other.name != *name {
+                let message = "cannot alter type of a column used by a generated column";
+                let detail = format!("Column \"{name}\" is used by generated column \"{}\".", other.name);
+                return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_detail(detail));
+            }
+        }
+        let (columns, none) = (scope_of(table, &table.name), Parameters::default());
+        let scope = Scope::new(&columns, &none);
+        let cannot = |what: String, hint: Option<String>| {
+            let message = format!("{what} cannot be cast automatically to type {}", to.name());
+            let error = SqlError::new(code::DATATYPE_MISMATCH, message);
+            match hint {
+                Some(hint) => error.with_hint(hint),
+                None => error,
+            }
+        };
+        let value = match using {
+            Some(expr) => assign(scope.bind(expr)?, to, name, &none).map_err(|error| match error.code {
+                code::DATATYPE_MISMATCH => {
+                    let what = format!("result of USING clause for column \"{name}\"");
+                    let hint = "You might need to add an explicit cast.";
+                    cannot(what, Some(hint.into()))
+                }
+                _ => error,
+            })?,
+            None => assign((Expr::Column(at), column.of), to, name, &none).map_err(|_| {
+                let hint = format!("You might need to specify \"USING {name}::{}\".", to.name());
+                cannot(format!("column \"{name}\""), Some(hint))
+            })?,
+        };
+        let mut new = table.clone();
+        new.columns[at].of = to;
+        let is_key = table.primary.iter().any(|key| key.columns.contains(&at))
+            || table.indexes.iter().any(|index| index.columns.contains(&at));
+        if is_key {
+            check_key_type(to)?;
+        }
+        default_of(&new, at, &none).map_err(|_| cannot(format!("default for column \"{name}\""), None))?;
+        for key in &table.foreign_keys {
+            let other = self.table(&key.table).await?;
+            check_types(&new, key, if *other == *table { &new } else { &other })?;
+        }
+        for other in table.referenced_by.iter().filter(|other| **other != table.relation()) {
+            let other = self.table(other).await?;
+            let keys = other.foreign_keys.iter().filter(|key| key.table == table.relation());
+            for key in keys {
+                check_types(&other, key, &new)?;
+            }
+        }
+        let mut values = kept(table.columns.len());
+        values[at] = value;
+        self.rewrite(table, new, &values).await
+    }
+}

@@ -1,0 +1,222 @@
+//! ALTER TABLE and ALTER INDEX.
+
+mod column;
+mod rename;
+
+use std::rc::Rc;
+
+use sqlparser::ast;
+
+use super::{
+    Definer,
+    constraint::{NewConstraint, add_check, add_primary, columns_of},
+    index::add_unique,
+};
+use crate::{
+    bind::select::refuse,
+    catalog::{RelationName, Table, shown, undefined},
+    error::{Result, SqlError, code},
+    expr::Expr,
+    parse::{folded, relation},
+};
+
+/// Returns expressions that keep the first columns of a row.
+fn kept(columns: usize) -> Vec<Expr> {
+    (0..columns).map(Expr::Column).collect()
+}
+
+fn cascades(behavior: Option<ast::DropBehavior>) -> bool {
+    behavior == Some(ast::DropBehavior::Cascade)
+}
+
+/// Runs ALTER TABLE.
+pub(crate) async fn alter_table(define: &mut Definer<'_, '_>, alter: &ast::AlterTable) -> Result<()> {
+    refuse(
+        alter.location.is_some() || alter.on_cluster.is_some() || alter.table_type.is_some(),
+        "this form of ALTER TABLE",
+    )?;
+    let name = relation(&alter.name)?;
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    let Some(table) = define.catalog.owned(store, by, &name).await? else {
+        if alter.if_exists {
+            let notice = format!("relation \"{}\" does not exist, skipping", shown(&name));
+            define.notices.push(notice);
+            return Ok(());
+        }
+        return Err(undefined(&name));
+    };
+    define.check_pending(&table, "ALTER TABLE")?;
+    let mut name = table.relation();
+    // Foreign keys may need keys that a later operation adds.
+    let is_foreign = |operation: &&ast::AlterTableOperation| {
+        matches!(
+            operation,
+            ast::AlterTableOperation::AddConstraint { constraint: ast::TableConstraint::ForeignKey(_), .. }
+        )
+    };
+    let first = alter.operations.iter().filter(|operation| !is_foreign(operation));
+    for operation in first.chain(alter.operations.iter().filter(is_foreign)) {
+        let table = define.table(&name).await?;
+        define.alter(&table, operation, &mut name).await?;
+    }
+    Ok(())
+}
+
+/// Runs ALTER INDEX … RENAME.
+pub(crate) async fn alter_index(
+    define: &mut Definer<'_, '_>,
+    name: &ast::ObjectName,
+    operation: &ast::AlterIndexOperation,
+) -> Result<()> {
+    let ast::AlterIndexOperation::RenameIndex { index_name } = operation;
+    let name = relation(name)?;
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    let found = define.catalog.table_of_index(store, by, &name).await?;
+    let (table, index) = found.ok_or_else(|| undefined(&name))?;
+    define.rename_index(&table, &index, relation(index_name)?).await
+}
+
+impl Definer<'_, '_> {
+    async fn alter(
+        &mut self,
+        table: &Rc<Table>,
+        operation: &ast::AlterTableOperation,
+        name: &mut RelationName,
+    ) -> Result<()> {
+        use ast::AlterTableOperation as O;
+        match operation {
+            O::AddConstraint { constraint, not_valid } => {
+                refuse(*not_valid, "NOT VALID")?;
+                self.add_constraint(table, NewConstraint::of(constraint)?).await
+            }
+            O::AddColumn { if_not_exists, column_def, column_position: None, .. } => {
+                self.add_column(table, column_def, *if_not_exists).await
+            }
+            O::DropColumn { column_names, if_exists, drop_behavior, .. } => {
+                for column in column_names {
+                    let table = self.table(name).await?;
+                    self.drop_column(&table, &folded(column), *if_exists, cascades(*drop_behavior)).await?;
+                }
+                Ok(())
+            }
+            O::DropConstraint { if_exists, name, drop_behavior } => {
+                self.drop_constraint(table, &folded(name), *if_exists, cascades(*drop_behavior)).await
+            }
+            O::RenameColumn { old_column_name, new_column_name } => {
+                self.rename_column(table, &folded(old_column_name), folded(new_column_name)).await
+            }
+            O::RenameTable { table_name: ast::RenameTableNameKind::To(new) } => {
+                let new = relation(new)?;
+                refuse(new.contains('\0'), "RENAME to a name with a schema")?;
+                let new = RelationName::new(&table.schema, new);
+                self.rename_table(table, &new).await?;
+                *name = new;
+                Ok(())
+            }
+            O::RenameConstraint { old_name, new_name } => {
+                self.rename_constraint(table, &folded(old_name), folded(new_name)).await
+            }
+            O::AlterColumn { column_name, op } => {
+                let column = table.column(&folded(column_name))?;
+                self.alter_column(table, column, op).await
+            }
+            O::OwnerTo { new_owner } => {
+                let mut new = (**table).clone();
+                new.owner = match new_owner {
+                    ast::Owner::Ident(name) => folded(name),
+                    _ => self.catalog.place().role.clone(),
+                };
+                self.change(Some(table), Some(&new)).await
+            }
+            O::ValidateConstraint { name } => match super::constraint::has_constraint(table, &folded(name)) {
+                // All are valid.
+                true => Ok(()),
+                false => Err(no_constraint(table, &folded(name))),
+            },
+            O::SetOptionsParens { options } => {
+                let is_known = |option: &ast::SqlOption| {
+                    option.to_string().to_ascii_lowercase().starts_with("fillfactor")
+                };
+                refuse(!options.iter().all(is_known), "a storage parameter")
+            }
+            other => Err(SqlError::unsupported(format!("ALTER TABLE {other}"))),
+        }
+    }
+
+    async fn add_constraint(&mut self, table: &Table, constraint: NewConstraint) -> Result<()> {
+        let mut new = table.clone();
+        match constraint {
+            NewConstraint::Key { name, columns, is_primary: false } => {
+                add_unique(self, table, name, &columns).await
+            }
+            NewConstraint::Key { name, columns, is_primary: true } => {
+                let columns = columns_of(table, &columns)?;
+                add_primary(&mut new, name, columns)?;
+                // The rows move to a tree in the order of the key.
+                self.rewrite(table, new, &kept(table.columns.len())).await
+            }
+            NewConstraint::Check { name, condition } => {
+                add_check(&mut new, name, &condition)?;
+                self.validate(&new).await?;
+                self.change(Some(table), Some(&new)).await
+            }
+            NewConstraint::Foreign { name, key } => {
+                self.add_foreign_key(&mut new, name, &key).await?;
+                self.change(Some(table), Some(&new)).await?;
+                self.validate_foreign_key(&new, new.foreign_keys.len() - 1).await
+            }
+        }
+    }
+
+    async fn drop_constraint(
+        &mut self,
+        table: &Table,
+        name: &str,
+        if_exists: bool,
+        cascade: bool,
+    ) -> Result<()> {
+        let mut new = table.clone();
+        if let Some(primary) = table.primary.as_ref().filter(|primary| primary.name == name) {
+            self.release_constraint(table, &primary.columns, name, cascade).await?;
+            let table = self.table(&table.relation()).await?;
+            new = (*table).clone();
+            new.primary = None;
+            return self.rewrite(&table, new, &kept(table.columns.len())).await;
+        }
+        let unique = table.indexes.iter().find(|index| index.is_constraint && index.name == name);
+        if let Some(index) = unique {
+            self.release_constraint(table, &index.columns, name, cascade).await?;
+            let table = self.table(&table.relation()).await?;
+            new = (*table).clone();
+            new.indexes.retain(|index| index.name != name);
+            return self.change(Some(&table), Some(&new)).await;
+        }
+        new.checks.retain(|check| check.name != name);
+        new.foreign_keys.retain(|key| key.name != name);
+        if new != *table {
+            return self.change(Some(table), Some(&new)).await;
+        }
+        if !if_exists {
+            return Err(no_constraint(table, name));
+        }
+        let notice = format!("constraint \"{name}\" of relation \"{}\" does not exist, skipping", table.name);
+        self.notices.push(notice);
+        Ok(())
+    }
+
+    async fn release_constraint(
+        &mut self,
+        table: &Table,
+        columns: &[usize],
+        name: &str,
+        cascade: bool,
+    ) -> Result<()> {
+        let object = format!("constraint {name} on table {}", table.name);
+        self.release_key(table, columns, &object, &format!("index {name}"), cascade).await
+    }
+}
+
+fn no_constraint(table: &Table, name: &str) -> SqlError {
+    let message = format!("constraint \"{name}\" of relation \"{}\" does not exist", table.name);
+    SqlError::new(code::UNDEFINED_OBJECT, message)
+}

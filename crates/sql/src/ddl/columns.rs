@@ -1,0 +1,172 @@
+//! Columns as CREATE TABLE and ADD COLUMN define them.
+
+use sqlparser::ast;
+
+use super::{
+    Definer,
+    constraint::NewConstraint,
+    sequence::{own_sequence, serial_of},
+};
+use crate::{
+    bind::{self, Parameters, assign, select::refuse},
+    catalog::{Column, Identity, RelationName, Table},
+    dml::{default_of, target::bind_text},
+    error::{Result, SqlError, code},
+    parse::folded,
+};
+
+impl Definer<'_, '_> {
+    /// Returns a column with its sequence; its constraints are added to `constraints`. Defaults and
+    /// generated values are bound later, when all columns are known.
+    pub(super) async fn column(
+        &mut self,
+        table: &RelationName,
+        column: &ast::ColumnDef,
+        constraints: &mut Vec<NewConstraint>,
+    ) -> Result<Column> {
+        let name = folded(&column.name);
+        let serial = serial_of(&column.data_type);
+        let of = serial.map_or_else(|| bind::type_of(&column.data_type), Ok)?;
+        let mut made = Column::new(&name, of);
+        let catalog = &mut *self.catalog;
+        if serial.is_some() {
+            own_sequence(self.run, catalog, table, &mut made, &[]).await?;
+        }
+        let mut is_nullable = false;
+        for ast::ColumnOptionDef { name: constraint, option } in &column.options {
+            let constraint = constraint.as_ref().map(folded);
+            match option {
+                ast::ColumnOption::Null => is_nullable = true,
+                ast::ColumnOption::NotNull => made.not_null = true,
+                ast::ColumnOption::Default(_) | ast::ColumnOption::Generated { .. }
+                    if made.default.is_some() || made.generated.is_some() =>
+                {
+                    return Err(defined_twice(&made, option, table));
+                }
+                ast::ColumnOption::Default(expr) => made.default = Some(expr.to_string()),
+                ast::ColumnOption::PrimaryKey(key) => {
+                    refuse(key.characteristics.is_some(), "a deferrable primary key")?;
+                    constraints.push(NewConstraint::key(constraint, &name, true));
+                }
+                ast::ColumnOption::Unique(key) => {
+                    refuse(key.characteristics.is_some(), "a deferrable unique constraint")?;
+                    refuse(key.nulls_distinct != ast::NullsDistinctOption::None, "NULLS NOT DISTINCT")?;
+                    constraints.push(NewConstraint::key(constraint, &name, false));
+                }
+                ast::ColumnOption::Check(check) => {
+                    let name = constraint.or(check.name.as_ref().map(folded));
+                    constraints.push(NewConstraint::check(name, check)?);
+                }
+                ast::ColumnOption::ForeignKey(key) => {
+                    let mut key = key.clone();
+                    key.columns = vec![column.name.clone()];
+                    let name = constraint.or(key.name.as_ref().map(folded));
+                    constraints.push(NewConstraint::Foreign { name, key });
+                }
+                ast::ColumnOption::Generated {
+                    generated_as: ast::GeneratedAs::ByDefault | ast::GeneratedAs::Always,
+                    sequence_options,
+                    generation_expr: None,
+                    ..
+                } => {
+                    let options = sequence_options.as_deref().unwrap_or_default();
+                    own_sequence(self.run, catalog, table, &mut made, options).await?;
+                    made.identity = Some(identity_of(option));
+                }
+                ast::ColumnOption::Generated {
+                    generation_expr: Some(expr),
+                    generation_expr_mode: Some(ast::GeneratedExpressionMode::Stored),
+                    sequence_options: None,
+                    ..
+                } => made.generated = Some(expr.to_string()),
+                other => return Err(SqlError::unsupported(format!("the column option {other}"))),
+            }
+        }
+        if is_nullable && made.not_null {
+            let message = format!(
+                "conflicting NULL/NOT NULL declarations for column \"{name}\" of table \"{}\"",
+                table.name
+            );
+            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+        }
+        Ok(made)
+    }
+
+    /// Checks the default of a column and what computes its values, and finds the sequences that
+    /// they name.
+    pub(super) async fn bind_column(&mut self, table: &mut Table, at: usize) -> Result<()> {
+        let named = Parameters::default();
+        default_of(table, at, &named).map_err(|error| match error.code {
+            code::UNDEFINED_COLUMN => {
+                let message = "cannot use column reference in DEFAULT expression";
+                SqlError::new(code::FEATURE_NOT_SUPPORTED, message)
+            }
+            _ => error,
+        })?;
+        let named = named.sequences.take();
+        let (store, by) = (self.run.store, &mut *self.run.by);
+        let mut sequences = Vec::new();
+        for (name, _) in &named {
+            let found = self.catalog.relation(store, by, name).await?;
+            sequences.extend(found.map(|(relation, _)| relation.key()));
+        }
+        table.columns[at].sequences = sequences;
+        self.catalog.find_sequences(store, by, named).await?;
+        if let Some(text) = &table.columns[at].generated {
+            let (expr, of) = bind_text(table, text)?;
+            let mut wrong = None;
+            expr.columns(&mut |column| {
+                if table.columns[column].generated.is_some() {
+                    wrong = Some(table.columns[column].name.clone());
+                }
+            });
+            if let Some(name) = wrong {
+                let message =
+                    format!("cannot use generated column \"{name}\" in column generation expression");
+                return Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message)
+                    .with_detail("A generated column cannot reference another generated column."));
+            }
+            let Column { name, of: to, .. } = &table.columns[at];
+            assign((expr, of), *to, name, &Parameters::default())?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn identity_of(option: &ast::ColumnOption) -> Identity {
+    match option {
+        ast::ColumnOption::Generated { generated_as: ast::GeneratedAs::Always, .. } => Identity::Always,
+        _ => Identity::ByDefault,
+    }
+}
+
+fn defined_twice(column: &Column, option: &ast::ColumnOption, table: &RelationName) -> SqlError {
+    let (name, table) = (&column.name, &table.name);
+    let is_identity = |option: &ast::ColumnOption| {
+        matches!(option, ast::ColumnOption::Generated { generation_expr: None, .. })
+    };
+    let is_computed = column.generated.is_some()
+        || matches!(option, ast::ColumnOption::Generated { generation_expr: Some(_), .. });
+    let message = match (column.identity.is_some() || is_identity(option), is_computed) {
+        (true, true) => {
+            format!(
+                "both identity and generation expression specified for column \"{name}\" of table \"{table}\""
+            )
+        }
+        (true, false) if column.identity.is_some() && is_identity(option) => {
+            format!("multiple identity specifications for column \"{name}\" of table \"{table}\"")
+        }
+        (true, false) => {
+            format!("both default and identity specified for column \"{name}\" of table \"{table}\"")
+        }
+        (false, true) => {
+            format!(
+                "both default and generation expression specified for column \"{name}\" of table \"{table}\""
+            )
+        }
+        (false, false) => {
+            format!("multiple default values specified for column \"{name}\" of table \"{table}\"")
+        }
+    };
+    SqlError::new(code::SYNTAX_ERROR, message)
+}

@@ -1,0 +1,86 @@
+//! COMMENT ON.
+
+use sqlparser::ast;
+
+use super::Definer;
+use crate::{
+    catalog::{Entry, Relation, Table, undefined, undefined_schema},
+    error::{Result, SqlError, code},
+    parse::{relation, simple},
+};
+
+/// Runs COMMENT ON. An empty text is none.
+pub(crate) async fn comment(
+    define: &mut Definer<'_, '_>,
+    kind: ast::CommentObject,
+    name: &ast::ObjectName,
+    text: Option<&str>,
+) -> Result<()> {
+    let text = text.filter(|text| !text.is_empty()).map(str::to_owned);
+    use ast::CommentObject as O;
+    match kind {
+        O::Column => {
+            let mut table = name.clone();
+            let column = table.0.pop().filter(|_| !table.0.is_empty());
+            let column = column.and_then(|part| part.as_ident().map(crate::parse::folded));
+            let column =
+                column.ok_or_else(|| SqlError::new(code::SYNTAX_ERROR, "column name must be qualified"))?;
+            let table = define.owned(&relation(&table)?).await?;
+            let mut new = (*table).clone();
+            let at = new.column(&column)?;
+            new.columns[at].comment = text;
+            define.change(Some(&table), Some(&new)).await
+        }
+        O::Schema => {
+            let name = simple(name)?;
+            let (store, by) = (define.run.store, &mut *define.run.by);
+            let schema = define.catalog.schema(store, by, &name).await?;
+            let mut schema = schema.ok_or_else(|| undefined_schema(&name))?;
+            define.catalog.place().check_owner(&schema.owner, "schema", &name)?;
+            schema.comment = text;
+            define.catalog.change_schema(store, by, &name, Some(&schema)).await
+        }
+        O::Table | O::View | O::Index | O::Sequence => {
+            let name = relation(name)?;
+            let (store, by) = (define.run.store, &mut *define.run.by);
+            let found = define.catalog.relation(store, by, &name).await?;
+            let (place, found) = found.ok_or_else(|| undefined(&name))?;
+            let owner = define.catalog.place().clone();
+            let entry = match (kind, found) {
+                (O::Table, Relation::Table(table)) => {
+                    owner.check_owner(&table.owner, "table", &table.name)?;
+                    let new = Table { comment: text, ..(*table).clone() };
+                    return define.change(Some(&table), Some(&new)).await;
+                }
+                (O::Index, Relation::Index(table)) => {
+                    let table = define.owned(&table.qualified()).await?;
+                    let mut new = (*table).clone();
+                    let primary = new.primary.iter_mut().map(|key| (&key.name, &mut key.comment));
+                    let indexes = new.indexes.iter_mut().map(|index| (&index.name, &mut index.comment));
+                    let mut all = primary.chain(indexes);
+                    all.find(|(known, _)| **known == place.name).into_iter().for_each(|(_, comment)| {
+                        comment.clone_from(&text);
+                    });
+                    return define.change(Some(&table), Some(&new)).await;
+                }
+                (O::View, Relation::View(view)) => {
+                    owner.check_owner(&view.owner, "view", &view.name)?;
+                    Entry::View(crate::catalog::View { comment: text, ..(*view).clone() })
+                }
+                (O::Sequence, Relation::Sequence(sequence)) => {
+                    owner.check_owner(&sequence.owner, "sequence", &sequence.name)?;
+                    Entry::Sequence(crate::sequences::Sequence { comment: text, ..(*sequence).clone() })
+                }
+                (kind, _) => {
+                    let kind = kind.to_string().to_lowercase();
+                    let article = if kind == "index" { "an" } else { "a" };
+                    let message = format!("\"{}\" is not {article} {kind}", place.name);
+                    return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+                }
+            };
+            let (store, by) = (define.run.store, &mut *define.run.by);
+            define.catalog.change_entry(store, by, &place, Some(&entry)).await
+        }
+        other => Err(SqlError::unsupported(format!("COMMENT ON {other}"))),
+    }
+}

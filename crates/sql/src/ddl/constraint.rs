@@ -1,0 +1,287 @@
+//! Constraints: primary keys, unique keys, checks and foreign keys.
+
+use sqlparser::ast;
+
+use super::{Definer, index::names_of, sequence::joined};
+use crate::{
+    bind::select::refuse,
+    catalog::{Action, Check, ForeignKey, Index, Key, Privilege, RelationName, Table, undefined},
+    dml::target::{bind_condition, missing_key, referenced_tree},
+    error::{Result, SqlError, code},
+    parse::{folded, relation},
+    types::Type,
+};
+
+/// A constraint as a statement defines it.
+#[derive(Clone)]
+pub(super) enum NewConstraint {
+    Key { name: Option<String>, columns: Vec<String>, is_primary: bool },
+    Check { name: Option<String>, condition: ast::Expr },
+    Foreign { name: Option<String>, key: ast::ForeignKeyConstraint },
+}
+
+impl NewConstraint {
+    pub(super) fn key(name: Option<String>, column: &str, is_primary: bool) -> Self {
+        Self::Key { name, columns: vec![column.to_owned()], is_primary }
+    }
+
+    pub(super) fn check(name: Option<String>, check: &ast::CheckConstraint) -> Result<Self> {
+        refuse(check.no_inherit || check.enforced.is_some(), "this form of CHECK")?;
+        Ok(Self::Check { name, condition: (*check.expr).clone() })
+    }
+
+    pub(super) fn of(of: &ast::TableConstraint) -> Result<Self> {
+        Ok(match of {
+            ast::TableConstraint::PrimaryKey(key) => {
+                refuse(!key.include.is_empty() || key.characteristics.is_some(), "this primary key")?;
+                let name = key.name.as_ref().map(folded);
+                Self::Key { name, columns: names_of(&key.columns)?, is_primary: true }
+            }
+            ast::TableConstraint::Unique(key) => {
+                refuse(!key.include.is_empty() || key.characteristics.is_some(), "this unique constraint")?;
+                refuse(key.nulls_distinct != ast::NullsDistinctOption::None, "NULLS NOT DISTINCT")?;
+                let name = key.name.as_ref().map(folded);
+                Self::Key { name, columns: names_of(&key.columns)?, is_primary: false }
+            }
+            ast::TableConstraint::Check(check) => Self::check(check.name.as_ref().map(folded), check)?,
+            ast::TableConstraint::ForeignKey(key) => {
+                Self::Foreign { name: key.name.as_ref().map(folded), key: key.clone() }
+            }
+            other => return Err(SqlError::unsupported(format!("the constraint {other}"))),
+        })
+    }
+}
+
+/// Returns true if a constraint of a table has a name.
+pub(super) fn has_constraint(table: &Table, name: &str) -> bool {
+    table.primary.iter().any(|key| key.name == name)
+        || table.checks.iter().any(|check| check.name == name)
+        || table.foreign_keys.iter().any(|key| key.name == name)
+        || table.indexes.iter().any(|index| index.is_constraint && index.name == name)
+}
+
+/// Returns the name of a constraint: the given one, or one of parts that is free.
+fn constraint_name(table: &Table, given: Option<String>, parts: &[&str], ending: &str) -> Result<String> {
+    if let Some(name) = given {
+        if has_constraint(table, &name) {
+            let message = format!("constraint \"{name}\" for relation \"{}\" already exists", table.name);
+            return Err(SqlError::new(code::DUPLICATE_OBJECT, message));
+        }
+        return Ok(name);
+    }
+    let name = |number: usize| match number {
+        0 => joined(parts, ending),
+        number => joined(parts, &format!("{ending}{number}")),
+    };
+    Ok((0..).map(name).find(|name| !has_constraint(table, name)).unwrap_or_default())
+}
+
+pub(super) fn columns_of(table: &Table, names: &[String]) -> Result<Vec<usize>> {
+    let mut columns: Vec<usize> = Vec::new();
+    for name in names {
+        let message = format!("column \"{name}\" named in key does not exist");
+        let column = table.column(name).map_err(|_| SqlError::new(code::UNDEFINED_COLUMN, message))?;
+        if columns.contains(&column) {
+            let message = format!("column \"{name}\" appears twice in primary key constraint");
+            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+        }
+        check_key_type(table.columns[column].of)?;
+        columns.push(column);
+    }
+    Ok(columns)
+}
+
+/// Refuses a type whose values have no order in keys.
+pub(super) fn check_key_type(of: Type) -> Result<()> {
+    refuse(matches!(of, Type::Numeric(_)), "a key of type numeric")
+}
+
+/// Adds a primary key to a table, whose rows must move to its order.
+pub(super) fn add_primary(table: &mut Table, name: Option<String>, columns: Vec<usize>) -> Result<()> {
+    if table.primary.is_some() {
+        let message = format!("multiple primary keys for table \"{}\" are not allowed", table.name);
+        return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+    }
+    let name = name.unwrap_or_else(|| joined(&[&table.name], "pkey"));
+    columns.iter().for_each(|column| table.columns[*column].not_null = true);
+    table.primary = Some(Key { name, columns, comment: None });
+    Ok(())
+}
+
+/// Returns the index of a unique constraint.
+pub(super) fn unique_index(table: &Table, name: Option<String>, columns: Vec<usize>) -> Index {
+    let name = name.unwrap_or_else(|| super::index::index_name(table, &table.names(&columns), "key"));
+    Index { is_constraint: true, ..Index::new(name, columns, true) }
+}
+
+/// Adds a check to a table, whose rows are not looked at.
+pub(super) fn add_check(table: &mut Table, name: Option<String>, condition: &ast::Expr) -> Result<()> {
+    let condition = condition.to_string();
+    let bound = bind_condition(table, &condition, "CHECK")?;
+    let mut columns = Vec::new();
+    bound.columns(&mut |column| columns.push(column));
+    columns.sort_unstable();
+    columns.dedup();
+    let name = match columns[..] {
+        [column] => constraint_name(table, name, &[&table.name, &table.columns[column].name], "check"),
+        _ => constraint_name(table, name, &[&table.name], "check"),
+    }?;
+    table.checks.push(Check { name, condition, columns, comment: None });
+    Ok(())
+}
+
+fn action(of: Option<ast::ReferentialAction>) -> Action {
+    match of {
+        None | Some(ast::ReferentialAction::NoAction) => Action::Nothing,
+        Some(ast::ReferentialAction::Restrict) => Action::Restrict,
+        Some(ast::ReferentialAction::Cascade) => Action::Cascade,
+        Some(ast::ReferentialAction::SetNull) => Action::SetNull,
+        Some(ast::ReferentialAction::SetDefault) => Action::SetDefault,
+    }
+}
+
+/// Returns whether values of two types can be compared by their keys.
+fn are_comparable(one: Type, other: Type) -> bool {
+    let is_text = |of: Type| matches!(of, Type::Text | Type::Varchar(_) | Type::Name);
+    one.is_integer() && other.is_integer()
+        || is_text(one) && is_text(other)
+        || one.is_float() && other.is_float()
+        || std::mem::discriminant(&one) == std::mem::discriminant(&other)
+}
+
+/// Checks that the columns of a foreign key fit to those that they name.
+pub(super) fn check_types(table: &Table, key: &ForeignKey, other: &Table) -> Result<()> {
+    for (column, referenced) in key.columns.iter().zip(&key.referenced) {
+        let (one, two) = (&table.columns[*column], &other.columns[*referenced]);
+        if !are_comparable(one.of, two.of) {
+            let message = format!("foreign key constraint \"{}\" cannot be implemented", key.name);
+            let detail = format!(
+                "Key columns \"{}\" and \"{}\" are of incompatible types: {} and {}.",
+                one.name,
+                two.name,
+                one.of.name(),
+                two.of.name()
+            );
+            return Err(SqlError::new(code::DATATYPE_MISMATCH, message).with_detail(detail));
+        }
+    }
+    Ok(())
+}
+
+impl Definer<'_, '_> {
+    /// Adds a foreign key to a table, whose rows are not looked at.
+    pub(super) async fn add_foreign_key(
+        &mut self,
+        table: &mut Table,
+        name: Option<String>,
+        key: &ast::ForeignKeyConstraint,
+    ) -> Result<()> {
+        refuse(key.index_name.is_some(), "this form of FOREIGN KEY")?;
+        refuse(key.match_kind == Some(ast::ConstraintReferenceMatchKind::Partial), "MATCH PARTIAL")?;
+        let mut columns = Vec::new();
+        for column in key.columns.iter().map(folded) {
+            columns.push(named_column(table, &column)?);
+        }
+        let given = relation(&key.foreign_table)?;
+        let own = table.relation();
+        let is_own =
+            given == own.name && self.catalog.path().contains(&own.schema) || given == own.qualified();
+        let found = match is_own {
+            true => None,
+            false => {
+                let found = self.catalog.find(self.run.store, self.run.by, &given).await?;
+                Some(found.ok_or_else(|| undefined(&given))?)
+            }
+        };
+        let other = match &found {
+            None => &*table,
+            Some(found) => {
+                let place = self.catalog.place();
+                place.check(&found.owner, &found.grants, Privilege::References, "table", &found.name)?;
+                found
+            }
+        };
+        let mut referenced = Vec::new();
+        for column in key.referred_columns.iter().map(folded) {
+            referenced.push(named_column(other, &column)?);
+        }
+        if key.referred_columns.is_empty() {
+            let Some(primary) = &other.primary else {
+                let message = format!("there is no primary key for referenced table \"{}\"", other.name);
+                return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
+            };
+            referenced.clone_from(&primary.columns);
+        }
+        if referenced.len() != columns.len() {
+            let message = "number of referencing and referenced columns for foreign key disagree";
+            return Err(SqlError::new(code::INVALID_FOREIGN_KEY, message));
+        }
+        if referenced_tree(other, &referenced).is_none() {
+            return Err(missing_key(&other.name));
+        }
+        let names = table.names(&columns).join("_");
+        let name = constraint_name(table, name, &[&table.name, &names], "fkey")?;
+        let (is_deferrable, is_deferred) = match &key.characteristics {
+            None => (false, false),
+            Some(ast::ConstraintCharacteristics { deferrable, initially, enforced: None }) => {
+                let is_deferred = *initially == Some(ast::DeferrableInitial::Deferred);
+                if is_deferred && *deferrable == Some(false) {
+                    let message = "constraint declared INITIALLY DEFERRED must be DEFERRABLE";
+                    return Err(SqlError::new(code::SYNTAX_ERROR, message));
+                }
+                (deferrable.unwrap_or(is_deferred), is_deferred)
+            }
+            Some(_) => return Err(SqlError::unsupported("this form of FOREIGN KEY")),
+        };
+        let made = ForeignKey {
+            name,
+            columns,
+            table: other.relation(),
+            referenced,
+            on_delete: action(key.on_delete),
+            on_update: action(key.on_update),
+            is_full: key.match_kind == Some(ast::ConstraintReferenceMatchKind::Full),
+            is_deferrable,
+            is_deferred,
+            comment: None,
+        };
+        check_types(table, &made, other)?;
+        table.foreign_keys.push(made);
+        Ok(())
+    }
+
+    /// Returns the foreign keys of other tables that need the key of a table with these columns, or
+    /// any of its keys: their tables and names.
+    pub(super) async fn foreign_keys_to(
+        &mut self,
+        table: &Table,
+        needs: impl Fn(&ForeignKey) -> bool,
+    ) -> Result<Vec<(RelationName, String)>> {
+        let mut found = Vec::new();
+        for name in table.referenced_by.iter().filter(|name| **name != table.relation()) {
+            let other = self.table(name).await?;
+            let keys = other.foreign_keys.iter().filter(|key| key.table == table.relation() && needs(key));
+            found.extend(keys.map(|key| (name.clone(), key.name.clone())));
+        }
+        Ok(found)
+    }
+
+    /// Removes foreign keys of tables.
+    pub(super) async fn drop_foreign_keys(&mut self, keys: &[(RelationName, String)]) -> Result<()> {
+        for (name, key) in keys {
+            let table = self.table(name).await?;
+            self.check_pending(&table, "ALTER TABLE")?;
+            let mut new = (*table).clone();
+            new.foreign_keys.retain(|known| known.name != *key);
+            self.change(Some(&table), Some(&new)).await?;
+        }
+        Ok(())
+    }
+}
+
+fn named_column(table: &Table, name: &str) -> Result<usize> {
+    table.column(name).map_err(|_| {
+        let message = format!("column \"{name}\" referenced in foreign key constraint does not exist");
+        SqlError::new(code::UNDEFINED_COLUMN, message)
+    })
+}

@@ -1,0 +1,257 @@
+//! DROP of relations, and TRUNCATE.
+
+use std::rc::Rc;
+
+use sqlparser::ast;
+
+use super::{Definer, needed, sequence::drop_sequence};
+use crate::{
+    bind::select::refuse,
+    catalog::{Privilege, Relation, RelationName, Table, View, shown, undefined},
+    error::{Result, SqlError, code},
+    parse::relation,
+};
+
+/// Runs DROP TABLE, VIEW, INDEX or SEQUENCE.
+pub(crate) async fn drop_all(
+    define: &mut Definer<'_, '_>,
+    kind: ast::ObjectType,
+    names: &[ast::ObjectName],
+    if_exists: bool,
+    cascade: bool,
+) -> Result<()> {
+    let mut tables: Vec<Rc<Table>> = Vec::new();
+    for name in names {
+        let name = relation(name)?;
+        let word = match kind {
+            ast::ObjectType::Table => "table",
+            ast::ObjectType::View => "view",
+            ast::ObjectType::Index => "index",
+            ast::ObjectType::Sequence => "sequence",
+            other => return Err(SqlError::unsupported(format!("DROP {other}"))),
+        };
+        let (store, by) = (define.run.store, &mut *define.run.by);
+        let Some((place, found)) = define.catalog.relation(store, by, &name).await? else {
+            let message = format!("{word} \"{}\" does not exist", shown(&name));
+            if !if_exists {
+                let code = if kind == ast::ObjectType::Index {
+                    code::UNDEFINED_OBJECT
+                } else {
+                    code::UNDEFINED_TABLE
+                };
+                return Err(SqlError::new(code, message));
+            }
+            define.notices.push(format!("{message}, skipping"));
+            continue;
+        };
+        match (kind, found) {
+            (ast::ObjectType::Table, Relation::Table(table)) => {
+                define.catalog.place().check_owner(&table.owner, "table", &table.name)?;
+                tables.push(table);
+            }
+            (ast::ObjectType::View, Relation::View(view)) => {
+                define.catalog.place().check_owner(&view.owner, "view", &view.name)?;
+                define.drop_view(&view, cascade).await?;
+            }
+            (ast::ObjectType::Index, Relation::Index(table)) => {
+                let table = define.owned(&table.qualified()).await?;
+                define.drop_index(&table, &place.name, cascade).await?;
+            }
+            (ast::ObjectType::Sequence, Relation::Sequence(sequence)) => {
+                define.catalog.place().check_owner(&sequence.owner, "sequence", &sequence.name)?;
+                drop_sequence(define, &sequence.relation(), cascade).await?;
+            }
+            (_, found) => return Err(wrong_kind(&place.name, word, &found)),
+        }
+    }
+    define.drop_tables(&tables, cascade).await
+}
+
+/// The error for a relation of another kind.
+pub(super) fn wrong_kind(name: &str, wanted: &str, found: &Relation) -> SqlError {
+    let hint = match found {
+        Relation::Table(_) => "Use DROP TABLE to remove a table.",
+        Relation::View(_) => "Use DROP VIEW to remove a view.",
+        Relation::Sequence(_) => "Use DROP SEQUENCE to remove a sequence.",
+        Relation::Index(_) => "Use DROP INDEX to remove an index.",
+    };
+    let article = if wanted == "index" { "an" } else { "a" };
+    SqlError::new(code::WRONG_OBJECT_TYPE, format!("\"{name}\" is not {article} {wanted}")).with_hint(hint)
+}
+
+impl Definer<'_, '_> {
+    /// Removes tables at once: those that only need each other can go.
+    pub(super) async fn drop_tables(&mut self, tables: &[Rc<Table>], cascade: bool) -> Result<()> {
+        let gone: Vec<RelationName> = tables.iter().map(|table| table.relation()).collect();
+        for table in tables {
+            self.check_pending(table, "DROP TABLE")?;
+            let views: Vec<View> = self.views_of(&table.relation()).await?;
+            let mut keys = self.foreign_keys_to(table, |_| true).await?;
+            keys.retain(|(name, _)| !gone.contains(name));
+            let name = &table.name;
+            if !cascade && !(views.is_empty() && keys.is_empty()) {
+                let keys = keys.iter().map(|(other, key)| {
+                    format!("constraint {key} on table {} depends on table {name}", other.name)
+                });
+                let views = views.iter().map(|view| format!("view {} depends on table {name}", view.name));
+                let lines: Vec<String> = views.chain(keys).collect();
+                return Err(needed(&format!("table {name}"), &lines));
+            }
+            let shown = keys.iter().map(|(other, key)| format!("constraint {key} on table {}", other.name));
+            self.cascades(shown.collect(), &views).await?;
+            self.drop_foreign_keys(&keys).await?;
+        }
+        for table in tables {
+            let mut table = self.table(&table.relation()).await?;
+            if !table.foreign_keys.is_empty() {
+                // So no other table names it.
+                let mut alone = (*table).clone();
+                alone.foreign_keys.clear();
+                self.change(Some(&table), Some(&alone)).await?;
+                table = self.table(&table.relation()).await?;
+            }
+            self.change(Some(&table), None).await?;
+            for sequence in table.columns.iter().filter_map(|column| column.own_sequence.as_ref()) {
+                drop_sequence(self, &RelationName::of_key(sequence), cascade).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes views that need something that goes, and tells of them and of other objects.
+    pub(super) async fn cascades(&mut self, objects: Vec<String>, views: &[View]) -> Result<()> {
+        let mut lines: Vec<String> = views.iter().map(|view| format!("view {}", view.name)).collect();
+        lines.extend(objects);
+        match &lines[..] {
+            [] => {}
+            [one] => self.notices.push(format!("drop cascades to {one}")),
+            all => self.notices.push(format!("drop cascades to {} other objects", all.len())),
+        }
+        for view in views {
+            // One that needs another one of them may have gone with it.
+            let (store, by) = (self.run.store, &mut *self.run.by);
+            let name = view.relation().qualified();
+            if let Some((_, Relation::View(view))) = self.catalog.relation(store, by, &name).await? {
+                Box::pin(self.drop_view(&view, true)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn drop_view(&mut self, view: &View, cascade: bool) -> Result<()> {
+        let views = self.views_of(&view.relation()).await?;
+        if !cascade && !views.is_empty() {
+            let name = &view.name;
+            let line = |other: &View| format!("view {} depends on view {name}", other.name);
+            return Err(needed(&format!("view {name}"), &views.iter().map(line).collect::<Vec<_>>()));
+        }
+        self.cascades(Vec::new(), &views).await?;
+        self.catalog.change_entry(self.run.store, self.run.by, &view.relation(), None).await
+    }
+
+    async fn drop_index(&mut self, table: &Table, name: &str, cascade: bool) -> Result<()> {
+        self.check_pending(table, "DROP INDEX")?;
+        let index = table.indexes.iter().find(|index| index.name == name);
+        if index.is_none_or(|index| index.is_constraint) {
+            let message = format!(
+                "cannot drop index {name} because constraint {name} on table {} requires it",
+                table.name
+            );
+            let hint = format!("You can drop constraint {name} on table {} instead.", table.name);
+            return Err(SqlError::new(code::DEPENDENT_OBJECTS, message).with_hint(hint));
+        }
+        let columns = index.map(|index| index.columns.clone()).unwrap_or_default();
+        self.release_key(table, &columns, &format!("index {name}"), &format!("index {name}"), cascade)
+            .await?;
+        let table = self.table(&table.relation()).await?;
+        let mut new = (*table).clone();
+        new.indexes.retain(|index| index.name != name);
+        self.change(Some(&table), Some(&new)).await
+    }
+
+    /// Removes the foreign keys that need a key of a table, or fails because of them.
+    pub(super) async fn release_key(
+        &mut self,
+        table: &Table,
+        columns: &[usize],
+        object: &str,
+        index: &str,
+        cascade: bool,
+    ) -> Result<()> {
+        let mut columns = columns.to_vec();
+        columns.sort_unstable();
+        let keys = self
+            .foreign_keys_to(table, |key| {
+                let mut referenced = key.referenced.clone();
+                referenced.sort_unstable();
+                referenced == columns
+            })
+            .await?;
+        if !cascade && !keys.is_empty() {
+            let line = |(other, key): &(RelationName, String)| {
+                format!("constraint {key} on table {} depends on {index}", other.name)
+            };
+            return Err(needed(object, &keys.iter().map(line).collect::<Vec<_>>()));
+        }
+        let shown = keys.iter().map(|(other, key)| format!("constraint {key} on table {}", other.name));
+        self.cascades(shown.collect(), &[]).await?;
+        self.drop_foreign_keys(&keys).await
+    }
+}
+
+/// Runs TRUNCATE: the tables get new trees.
+pub(crate) async fn truncate(define: &mut Definer<'_, '_>, truncate: &ast::Truncate) -> Result<()> {
+    let is_plain = truncate.partitions.is_none() && !truncate.if_exists && truncate.on_cluster.is_none();
+    refuse(!is_plain, "this form of TRUNCATE")?;
+    let cascade = truncate.cascade == Some(ast::CascadeOption::Cascade);
+    let mut names: Vec<RelationName> = Vec::new();
+    for target in &truncate.table_names {
+        let name = relation(&target.name)?;
+        let (store, by) = (define.run.store, &mut *define.run.by);
+        let found = define.catalog.find(store, by, &name).await?.ok_or_else(|| undefined(&name))?;
+        if !names.contains(&found.relation()) {
+            names.push(found.relation());
+        }
+    }
+    let mut at = 0;
+    while let Some(name) = names.get(at).cloned() {
+        at += 1;
+        let table = define.table(&name).await?;
+        let place = define.catalog.place();
+        place.check(&table.owner, &table.grants, Privilege::Truncate, "table", &table.name)?;
+        define.check_pending(&table, "TRUNCATE")?;
+        for other in &table.referenced_by {
+            if names.contains(other) {
+                continue;
+            }
+            if !cascade {
+                let message = "cannot truncate a table referenced in a foreign key constraint";
+                let detail = format!("Table \"{}\" references \"{}\".", other.name, table.name);
+                let hint = format!(
+                    "Truncate table \"{}\" at the same time, or use TRUNCATE ... CASCADE.",
+                    other.name
+                );
+                return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message)
+                    .with_detail(detail)
+                    .with_hint(hint));
+            }
+            define.notices.push(format!("truncate cascades to table \"{}\"", other.name));
+            names.push(other.clone());
+        }
+    }
+    for name in names {
+        let table = define.table(&name).await?;
+        let mut new = (*table).clone();
+        new.root = define.run.by.create_tree().await?.0;
+        for index in &mut new.indexes {
+            index.root = define.run.by.create_tree().await?.0;
+        }
+        define.change(Some(&table), Some(&new)).await?;
+        if truncate.identity == Some(ast::TruncateIdentityOption::Restart) {
+            for sequence in table.columns.iter().filter_map(|column| column.own_sequence.as_ref()) {
+                define.restart(&RelationName::of_key(sequence), None).await?;
+            }
+        }
+    }
+    Ok(())
+}

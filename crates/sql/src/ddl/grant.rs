@@ -1,0 +1,264 @@
+//! GRANT and REVOKE of rights to relations and schemas.
+
+use sqlparser::ast;
+
+use super::Definer;
+use crate::{
+    bind::select::refuse,
+    catalog::{Entry, Grant, PUBLIC, Privilege, Relation, Table, View, undefined, undefined_schema},
+    error::{Result, SqlError, code},
+    parse::{folded, relation, simple},
+    sequences::Sequence,
+};
+
+/// The rights that a kind of objects has.
+const TABLE: &[Privilege] = &[
+    Privilege::Select,
+    Privilege::Insert,
+    Privilege::Update,
+    Privilege::Delete,
+    Privilege::Truncate,
+    Privilege::References,
+    Privilege::Trigger,
+];
+const SEQUENCE: &[Privilege] = &[Privilege::Usage, Privilege::Select, Privilege::Update];
+const SCHEMA: &[Privilege] = &[Privilege::Usage, Privilege::Create];
+
+/// A change of rights.
+struct Change {
+    /// The rights; `None`: all of the object.
+    privileges: Option<Vec<Privilege>>,
+    /// The roles; `None`: all.
+    roles: Vec<Option<String>>,
+    by: String,
+    can_grant: bool,
+    is_grant: bool,
+    /// Only the right to give rights is taken back.
+    is_option: bool,
+}
+
+fn privilege(action: &ast::Action) -> Result<Privilege> {
+    use ast::Action as A;
+    Ok(match action {
+        A::Select { columns: None } => Privilege::Select,
+        A::Insert { columns: None } => Privilege::Insert,
+        A::Update { columns: None } => Privilege::Update,
+        A::References { columns: None } => Privilege::References,
+        A::Delete => Privilege::Delete,
+        A::Truncate => Privilege::Truncate,
+        A::Trigger => Privilege::Trigger,
+        A::Usage => Privilege::Usage,
+        A::Create { obj_type: None } => Privilege::Create,
+        A::Connect => Privilege::Connect,
+        A::Temporary => Privilege::Temporary,
+        other => return Err(SqlError::unsupported(format!("the right {other}"))),
+    })
+}
+
+impl Change {
+    fn of(
+        privileges: &ast::Privileges,
+        grantees: &[ast::Grantee],
+        by: &str,
+        can_grant: bool,
+        is_grant: bool,
+    ) -> Result<Self> {
+        let privileges = match privileges {
+            ast::Privileges::All { .. } => None,
+            ast::Privileges::Actions(actions) => {
+                Some(actions.iter().map(privilege).collect::<Result<Vec<_>>>()?)
+            }
+        };
+        let role = |grantee: &ast::Grantee| match (&grantee.grantee_type, &grantee.name) {
+            (ast::GranteesType::Public, _) => Ok(None),
+            (
+                ast::GranteesType::None | ast::GranteesType::Group,
+                Some(ast::GranteeName::ObjectName(name)),
+            ) => {
+                let is_quoted = name
+                    .0
+                    .iter()
+                    .any(|part| part.as_ident().is_some_and(|ident| ident.quote_style.is_some()));
+                match simple(name)?.as_str() {
+                    "public" if !is_quoted => Ok(None),
+                    "current_user" | "current_role" | "session_user" if !is_quoted => Ok(Some(by.to_owned())),
+                    name => Ok(Some(name.to_owned())),
+                }
+            }
+            _ => Err(SqlError::unsupported(format!("the role {grantee}"))),
+        };
+        let roles = grantees.iter().map(role).collect::<Result<Vec<_>>>()?;
+        let by = by.to_owned();
+        Ok(Self { privileges, roles, by, can_grant, is_grant, is_option: false })
+    }
+
+    /// Changes the rights to an object, of which these are possible.
+    fn apply(&self, grants: &mut Vec<Grant>, possible: &[Privilege], kind: &str) -> Result<()> {
+        let privileges = self.privileges.as_deref().unwrap_or(possible);
+        for privilege in privileges {
+            if !possible.contains(privilege) {
+                let name = format!("{privilege:?}").to_uppercase();
+                let message = format!("invalid privilege type {name} for {kind}");
+                return Err(SqlError::new("0LP01", message));
+            }
+            for role in &self.roles {
+                let is_it = |grant: &Grant| {
+                    grant.privilege == *privilege && grant.role == *role && grant.by == self.by
+                };
+                match (self.is_grant, grants.iter_mut().find(|grant| is_it(grant))) {
+                    (true, Some(known)) => known.can_grant |= self.can_grant,
+                    (true, None) => grants.push(Grant {
+                        role: role.clone(),
+                        privilege: *privilege,
+                        can_grant: self.can_grant,
+                        by: self.by.clone(),
+                    }),
+                    (false, Some(known)) if self.is_option => known.can_grant = false,
+                    (false, _) => grants.retain(|grant| !is_it(grant)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs GRANT.
+pub(crate) async fn grant(define: &mut Definer<'_, '_>, grant: &ast::Grant) -> Result<()> {
+    let is_plain = grant.as_grantor.is_none() && grant.granted_by.is_none() && grant.current_grants.is_none();
+    refuse(!is_plain, "this form of GRANT")?;
+    let by = define.catalog.place().role.clone();
+    let change = Change::of(&grant.privileges, &grant.grantees, &by, grant.with_grant_option, true)?;
+    define.change_rights(change, grant.objects.as_ref()).await
+}
+
+/// Runs REVOKE.
+pub(crate) async fn revoke(define: &mut Definer<'_, '_>, revoke: &ast::Revoke) -> Result<()> {
+    refuse(revoke.granted_by.is_some(), "this form of REVOKE")?;
+    let by = define.catalog.place().role.clone();
+    let mut change = Change::of(&revoke.privileges, &revoke.grantees, &by, false, false)?;
+    change.is_option = revoke.grant_option_for;
+    define.change_rights(change, revoke.objects.as_ref()).await
+}
+
+/// Returns the names of the tables of GRANT and REVOKE, for their locks.
+pub(crate) fn granted(objects: Option<&ast::GrantObjects>) -> Result<Vec<String>> {
+    match objects {
+        Some(ast::GrantObjects::Tables(names)) => names.iter().map(relation).collect(),
+        _ => Ok(Vec::new()),
+    }
+}
+
+impl Definer<'_, '_> {
+    async fn change_rights(&mut self, change: Change, objects: Option<&ast::GrantObjects>) -> Result<()> {
+        use ast::GrantObjects as O;
+        match objects {
+            Some(O::Tables(names)) | Some(O::Views(names)) | Some(O::Sequences(names)) => {
+                let is_sequence = matches!(objects, Some(O::Sequences(_)));
+                for name in names {
+                    self.relation_rights(&change, &relation(name)?, is_sequence).await?;
+                }
+                Ok(())
+            }
+            Some(O::AllTablesInSchema { schemas } | O::AllSequencesInSchema { schemas }) => {
+                let is_sequence = matches!(objects, Some(O::AllSequencesInSchema { .. }));
+                let all = self.catalog.relations(self.run.store, self.run.by).await?;
+                let tables = all.tables.iter().map(Table::relation);
+                let relations: Vec<_> = match is_sequence {
+                    true => all.sequences.iter().map(Sequence::relation).collect(),
+                    false => tables.chain(all.views.iter().map(View::relation)).collect(),
+                };
+                for schema in schemas {
+                    let schema = simple(schema)?;
+                    for name in relations.iter().filter(|name| name.schema == schema) {
+                        self.relation_rights(&change, &name.qualified(), is_sequence).await?;
+                    }
+                }
+                Ok(())
+            }
+            Some(O::Schemas(names)) => {
+                for name in names {
+                    let name = simple(name)?;
+                    refuse(name == PUBLIC, "GRANT and REVOKE on schema public")?;
+                    let (store, by) = (self.run.store, &mut *self.run.by);
+                    let schema = self.catalog.schema(store, by, &name).await?;
+                    let mut schema = schema.ok_or_else(|| undefined_schema(&name))?;
+                    self.check_right(&schema.owner, &schema.grants, &change, SCHEMA, "schema", &name)?;
+                    change.apply(&mut schema.grants, SCHEMA, "schema")?;
+                    let (store, by) = (self.run.store, &mut *self.run.by);
+                    self.catalog.change_schema(store, by, &name, Some(&schema)).await?;
+                }
+                Ok(())
+            }
+            Some(other) => Err(SqlError::unsupported(format!("GRANT and REVOKE on {other}"))),
+            None => Err(SqlError::unsupported("GRANT and REVOKE of roles")),
+        }
+    }
+
+    /// Refuses a change of rights by a role that cannot give them.
+    fn check_right(
+        &self,
+        owner: &str,
+        grants: &[Grant],
+        change: &Change,
+        possible: &[Privilege],
+        kind: &str,
+        name: &str,
+    ) -> Result<()> {
+        let place = self.catalog.place();
+        let may = |privilege: &Privilege| {
+            let is_given = |grant: &Grant| {
+                grant.can_grant && grant.privilege == *privilege && grant.role.as_ref() == Some(&place.role)
+            };
+            grants.iter().any(is_given)
+        };
+        if place.is(owner) || change.privileges.as_deref().unwrap_or(possible).iter().all(may) {
+            return Ok(());
+        }
+        Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, format!("permission denied for {kind} {name}")))
+    }
+
+    async fn relation_rights(&mut self, change: &Change, name: &str, is_sequence: bool) -> Result<()> {
+        let (store, by) = (self.run.store, &mut *self.run.by);
+        let found = self.catalog.relation(store, by, name).await?;
+        let (place, found) = found.ok_or_else(|| undefined(name))?;
+        let entry = match found {
+            Relation::Table(table) if !is_sequence => {
+                self.check_right(&table.owner, &table.grants, change, TABLE, "table", &table.name)?;
+                let mut new = (*table).clone();
+                change.apply(&mut new.grants, TABLE, "relation")?;
+                return self.change(Some(&table), Some(&new)).await;
+            }
+            Relation::View(view) if !is_sequence => {
+                self.check_right(&view.owner, &view.grants, change, TABLE, "view", &view.name)?;
+                let mut new = (*view).clone();
+                change.apply(&mut new.grants, TABLE, "relation")?;
+                Entry::View(new)
+            }
+            Relation::Sequence(sequence) => {
+                let Sequence { owner, grants, name, .. } = &*sequence;
+                self.check_right(owner, grants, change, SEQUENCE, "sequence", name)?;
+                let mut new = (*sequence).clone();
+                change.apply(&mut new.grants, SEQUENCE, "sequence")?;
+                Entry::Sequence(new)
+            }
+            _ => {
+                let kind = if is_sequence { "a sequence" } else { "a table" };
+                let message = format!("\"{}\" is not {kind}", place.name);
+                return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+            }
+        };
+        self.catalog.change_entry(self.run.store, self.run.by, &place, Some(&entry)).await
+    }
+}
+
+/// Returns the roles that a change of rights names.
+pub(crate) fn grantees(grantees: &[ast::Grantee]) -> Vec<String> {
+    let name = |grantee: &ast::Grantee| match &grantee.name {
+        Some(ast::GranteeName::ObjectName(name)) => name.0.last()?.as_ident().map(folded),
+        _ => None,
+    };
+    let names = grantees.iter().filter_map(name);
+    names
+        .filter(|name| !matches!(name.as_str(), "public" | "current_user" | "current_role" | "session_user"))
+        .collect()
+}

@@ -1,0 +1,104 @@
+//! CREATE and DROP SCHEMA.
+
+use std::rc::Rc;
+
+use sqlparser::ast;
+
+use super::{Definer, needed, sequence::drop_sequence};
+use crate::{
+    bind::select::refuse,
+    catalog::{PUBLIC, Schema, undefined_schema},
+    error::{Result, SqlError, code},
+    parse::{folded, simple},
+};
+
+/// Runs CREATE SCHEMA.
+pub(crate) async fn create_schema(
+    define: &mut Definer<'_, '_>,
+    name: &ast::SchemaName,
+    if_not_exists: bool,
+) -> Result<()> {
+    let (name, owner) = match name {
+        ast::SchemaName::Simple(name) => (simple(name)?, None),
+        ast::SchemaName::UnnamedAuthorization(owner) => (folded(owner), Some(folded(owner))),
+        ast::SchemaName::NamedAuthorization(name, owner) => (simple(name)?, Some(folded(owner))),
+    };
+    let place = define.catalog.place();
+    let owner = owner.unwrap_or_else(|| place.role.clone());
+    if !place.is(&owner) {
+        let message = format!("must be member of role \"{owner}\"");
+        return Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, message));
+    }
+    if name.starts_with("pg_") {
+        let message = format!("unacceptable schema name \"{name}\"");
+        let detail = "The prefix \"pg_\" is reserved for system schemas.";
+        return Err(SqlError::new("42939", message).with_detail(detail));
+    }
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    let is_there = matches!(name.as_str(), PUBLIC | "information_schema")
+        || define.catalog.schema(store, by, &name).await?.is_some();
+    if is_there {
+        if if_not_exists {
+            define.notices.push(format!("schema \"{name}\" already exists, skipping"));
+            return Ok(());
+        }
+        return Err(SqlError::new("42P06", format!("schema \"{name}\" already exists")));
+    }
+    let id = store.fresh_id().await?;
+    let schema = Schema { id, name: name.clone(), owner, grants: Vec::new(), comment: None };
+    define.catalog.change_schema(store, by, &name, Some(&schema)).await
+}
+
+/// Runs DROP SCHEMA.
+pub(crate) async fn drop_schemas(
+    define: &mut Definer<'_, '_>,
+    names: &[ast::ObjectName],
+    if_exists: bool,
+    cascade: bool,
+) -> Result<()> {
+    for name in names {
+        let name = simple(name)?;
+        refuse(name == PUBLIC, "DROP SCHEMA of public")?;
+        let (store, by) = (define.run.store, &mut *define.run.by);
+        let Some(schema) = define.catalog.schema(store, by, &name).await? else {
+            if !if_exists {
+                return Err(undefined_schema(&name));
+            }
+            define.notices.push(format!("schema \"{name}\" does not exist, skipping"));
+            continue;
+        };
+        define.catalog.place().check_owner(&schema.owner, "schema", &name)?;
+        let mut relations = define.catalog.relations(store, by).await?;
+        relations.tables.retain(|table| table.schema == name);
+        relations.views.retain(|view| view.schema == name);
+        relations.sequences.retain(|sequence| {
+            let key = sequence.relation().key();
+            let is_own = relations.tables.iter().flat_map(|table| &table.columns);
+            sequence.schema == name
+                && !is_own.into_iter().any(|column| column.own_sequence.as_ref() == Some(&key))
+        });
+        let mut lines: Vec<(u64, String)> = Vec::new();
+        lines.extend(relations.tables.iter().map(|table| (table.id, format!("table {name}.{}", table.name))));
+        lines.extend(relations.views.iter().map(|view| (view.id, format!("view {name}.{}", view.name))));
+        let sequences = relations.sequences.iter();
+        lines.extend(sequences.map(|one| (one.id, format!("sequence {name}.{}", one.name))));
+        // In the order in which they were made.
+        lines.sort();
+        let objects: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
+        if !cascade && !objects.is_empty() {
+            let line = |object: &String| format!("{object} depends on schema {name}");
+            return Err(needed(&format!("schema {name}"), &objects.iter().map(line).collect::<Vec<_>>()));
+        }
+        let told = define.notices.len();
+        define.cascades(objects, &relations.views).await?;
+        let tables: Vec<_> = relations.tables.into_iter().map(Rc::new).collect();
+        define.drop_tables(&tables, true).await?;
+        for sequence in &relations.sequences {
+            drop_sequence(define, &sequence.relation(), true).await?;
+        }
+        define.notices.truncate(told + 1);
+        let (store, by) = (define.run.store, &mut *define.run.by);
+        define.catalog.change_schema(store, by, &name, None).await?;
+    }
+    Ok(())
+}

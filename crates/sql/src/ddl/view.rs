@@ -1,0 +1,110 @@
+//! CREATE VIEW.
+
+use sqlparser::ast;
+
+use super::Definer;
+use crate::{
+    bind::select::{ResultColumn, refuse},
+    catalog::{Entry, Relation, RelationName, View, ViewColumn, duplicate},
+    error::{Result, SqlError, code},
+    parse::folded,
+    types::Type,
+};
+
+/// Runs CREATE VIEW, whose query has these columns.
+pub(crate) async fn create_view(
+    define: &mut Definer<'_, '_>,
+    create: &ast::CreateView,
+    columns: &[ResultColumn],
+    uses: Vec<RelationName>,
+) -> Result<()> {
+    let is_plain = !create.or_alter
+        && !create.materialized
+        && !create.secure
+        && create.options == ast::CreateTableOptions::None
+        && create.cluster_by.is_empty()
+        && create.comment.is_none()
+        && !create.with_no_schema_binding
+        && !create.if_not_exists
+        && create.to.is_none()
+        && create.params.is_none()
+        && !create.copy_grants;
+    refuse(!is_plain, "this form of CREATE VIEW")?;
+    refuse(create.temporary, "CREATE TEMPORARY VIEW")?;
+    let place = define.place_of(&create.name).await?;
+    if create.columns.len() > columns.len() {
+        let message = "CREATE VIEW specifies more column names than columns";
+        return Err(SqlError::new(code::SYNTAX_ERROR, message));
+    }
+    let mut named: Vec<ViewColumn> = Vec::new();
+    for (at, column) in columns.iter().enumerate() {
+        let name = match create.columns.get(at) {
+            Some(given) => {
+                refuse(given.data_type.is_some() || given.options.is_some(), "this form of CREATE VIEW")?;
+                folded(&given.name)
+            }
+            None => column.name.clone(),
+        };
+        if named.iter().any(|known| known.name == name) {
+            let message = format!("column \"{name}\" specified more than once");
+            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+        }
+        named.push(ViewColumn { name, of: if column.of == Type::Unknown { Type::Text } else { column.of } });
+    }
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    let old = match define.catalog.relation(store, by, &place.qualified()).await? {
+        None => None,
+        Some((_, Relation::View(view))) if create.or_replace => Some(view),
+        Some((_, Relation::View(_))) => return Err(duplicate(&place.name)),
+        Some(_) if create.or_replace => {
+            let message = format!("\"{}\" is not a view", place.name);
+            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+        }
+        Some(_) => return Err(duplicate(&place.name)),
+    };
+    let mut view = View {
+        id: store.fresh_id().await?,
+        schema: place.schema.clone(),
+        name: place.name.clone(),
+        owner: define.catalog.place().role.clone(),
+        text: create.query.to_string(),
+        path: define.catalog.path().to_vec(),
+        columns: named,
+        uses,
+        grants: Vec::new(),
+        comment: None,
+    };
+    if let Some(old) = old {
+        define.catalog.place().check_owner(&old.owner, "view", &old.name)?;
+        check_replaced(&old, &view)?;
+        refuse(view.uses.contains(&place), "a view of itself")?;
+        (view.id, view.owner) = (old.id, old.owner.clone());
+        (view.grants, view.comment) = (old.grants.clone(), old.comment.clone());
+    }
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    define.catalog.change_entry(store, by, &place, Some(&Entry::View(view))).await
+}
+
+/// Checks that a view keeps its columns.
+fn check_replaced(old: &View, new: &View) -> Result<()> {
+    let wrong = |message: String| Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+    if new.columns.len() < old.columns.len() {
+        return wrong("cannot drop columns from view".into());
+    }
+    for (old, new) in old.columns.iter().zip(&new.columns) {
+        if old.name != new.name {
+            let message = format!("cannot change name of view column \"{}\" to \"{}\"", old.name, new.name);
+            let hint = "Use ALTER VIEW ... RENAME COLUMN ... to change name of view column instead.";
+            return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message).with_hint(hint));
+        }
+        if old.of != new.of {
+            return wrong(format!(
+                "cannot change data type of view column \"{}\" from {} to {}",
+                old.name,
+                old.of.name(),
+                new.of.name()
+            ));
+        }
+    }
+    Ok(())
+}

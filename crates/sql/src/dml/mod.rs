@@ -1,0 +1,554 @@
+//! INSERT, UPDATE and DELETE.
+
+pub(crate) mod foreign;
+mod rows;
+pub(crate) mod target;
+
+use std::{collections::HashSet, rc::Rc};
+
+use sqlparser::ast;
+
+use self::{
+    foreign::finish,
+    rows::{Inserted, check_nulls, delete_row, insert_row, update_row},
+};
+pub(crate) use self::{
+    rows::{Arbiter, insert_rows, put_entry},
+    target::{Target, Targets, default_of},
+};
+
+use crate::{
+    bind::{
+        Around, Parameters, Scope, assign,
+        from::{Source, scope_of},
+        paths::single_source,
+        query::{self, Query},
+        select::{ResultColumn, bind_items, refuse},
+    },
+    catalog::{Column, Identity, IndexPart, Table},
+    error::{Result, SqlError, code},
+    exec::{self, Run, matching},
+    expr::Expr,
+    parse::{folded, simple, unqualified},
+    spool::Rows,
+    types::{Type, Value, encode, text},
+};
+
+/// A statement that changes rows of a table.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub(crate) table: Rc<Table>,
+    /// The table with its rules, and those that change with it.
+    pub(crate) targets: Rc<Targets>,
+    pub(crate) kind: ChangeKind,
+    pub(crate) returning: Vec<Expr>,
+    pub(crate) columns: Vec<ResultColumn>,
+}
+
+#[derive(Debug)]
+pub(crate) enum ChangeKind {
+    Insert { source: NewRows, conflict: Conflict },
+    Update { source: Source, set: Vec<(usize, Expr)> },
+    Delete { source: Source },
+}
+
+/// The rows to insert.
+#[derive(Debug)]
+pub(crate) enum NewRows {
+    Values(Vec<Vec<Expr>>),
+    /// The rows of a query, with the expressions that make rows of the table of them.
+    Query(Box<Query>, Vec<Expr>),
+}
+
+/// The way to insert a row whose key is there.
+#[derive(Debug)]
+pub(crate) enum Conflict {
+    Fail,
+    /// It is left out, if these keys are there.
+    Nothing(Vec<Arbiter>),
+    /// Columns are set, from the present row and the new one behind it, if a condition holds.
+    Update {
+        arbiter: Arbiter,
+        set: Vec<(usize, Expr)>,
+        condition: Option<Expr>,
+    },
+}
+
+/// The result of a change.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedRows {
+    pub(crate) count: u64,
+    pub(crate) returned: Vec<Vec<Value>>,
+}
+
+fn columns_of(table: &Table, names: &[ast::ObjectName]) -> Result<Vec<usize>> {
+    if names.is_empty() {
+        return Ok((0..table.columns.len()).collect());
+    }
+    let mut columns = Vec::new();
+    for name in names {
+        let column = table.column(&simple(name)?)?;
+        if columns.contains(&column) {
+            let message = format!("column \"{name}\" specified more than once");
+            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+        }
+        columns.push(column);
+    }
+    Ok(columns)
+}
+
+fn is_default(value: &ast::Expr) -> bool {
+    matches!(value, ast::Expr::Identifier(word) if word.quote_style.is_none() && folded(word) == "default")
+}
+
+/// Returns the detail of an error about a column whose values statements do not give.
+fn kind_of(table: &Table, column: usize) -> String {
+    let Column { name, generated, .. } = &table.columns[column];
+    match generated {
+        Some(_) => format!("Column \"{name}\" is a generated column."),
+        None => format!("Column \"{name}\" is an identity column defined as GENERATED ALWAYS."),
+    }
+}
+
+/// Returns the value that INSERT gives to a column; `None` for the default.
+fn given_value(
+    table: &Table,
+    column: usize,
+    value: Expr,
+    overriding: Option<ast::InsertOverriding>,
+) -> Result<Option<Expr>> {
+    let Column { name, generated, identity, .. } = &table.columns[column];
+    let is_forced = overriding == Some(ast::InsertOverriding::System);
+    if generated.is_some() || *identity == Some(Identity::Always) && overriding.is_none() {
+        let message = format!("cannot insert a non-DEFAULT value into column \"{name}\"");
+        let error = SqlError::new(code::GENERATED_ALWAYS, message).with_detail(kind_of(table, column));
+        return Err(match generated {
+            Some(_) => error,
+            None => error.with_hint("Use OVERRIDING SYSTEM VALUE to override."),
+        });
+    }
+    Ok(if identity.is_some() && overriding.is_some() && !is_forced { None } else { Some(value) })
+}
+
+fn assignments(table: &Table, scope: &Scope<'_>, all: &[ast::Assignment]) -> Result<Vec<(usize, Expr)>> {
+    let mut set: Vec<(usize, Expr)> = Vec::new();
+    for assignment in all {
+        let ast::AssignmentTarget::ColumnName(name) = &assignment.target else {
+            return Err(SqlError::unsupported(format!("the assignment {assignment}")));
+        };
+        let column = table.column(&simple(name)?)?;
+        if set.iter().any(|(known, _)| *known == column) {
+            let message = format!("multiple assignments to same column \"{name}\"");
+            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+        }
+        let Column { name, of, .. } = &table.columns[column];
+        let value = match &assignment.value {
+            value if is_default(value) => match &table.columns[column].generated {
+                // It is computed below.
+                Some(_) => Expr::Value(Value::Null),
+                None => default_of(table, column, scope.parameters)?,
+            },
+            _ if table.columns[column].generated.is_some()
+                || table.columns[column].identity == Some(Identity::Always) =>
+            {
+                let message = format!("column \"{name}\" can only be updated to DEFAULT");
+                return Err(
+                    SqlError::new(code::GENERATED_ALWAYS, message).with_detail(kind_of(table, column))
+                );
+            }
+            value => assign(scope.bind(value)?, *of, name, scope.parameters)?,
+        };
+        set.push((column, value));
+    }
+    Ok(set)
+}
+
+fn returning(
+    scope: &Scope<'_>,
+    items: Option<&Vec<ast::SelectItem>>,
+) -> Result<(Vec<Expr>, Vec<ResultColumn>)> {
+    let Some(items) = items else { return Ok(Default::default()) };
+    let (output, mut columns, _) = bind_items(scope, items)?;
+    columns.iter_mut().filter(|column| column.of == Type::Unknown).for_each(|column| column.of = Type::Text);
+    Ok((output, columns))
+}
+
+/// Binds INSERT into a table.
+pub(crate) fn bind_insert(
+    insert: &ast::Insert,
+    targets: &Rc<Targets>,
+    parameters: &Parameters,
+) -> Result<Change> {
+    let table = targets.table();
+    let mut rest = insert.clone();
+    rest.columns.clear();
+    rest.overriding = None;
+    rest.source = None;
+    rest.on = None;
+    rest.returning = None;
+    rest.table_alias = None;
+    let plain = format!("INSERT INTO {} DEFAULT VALUES", insert.table);
+    let text = rest.to_string();
+    refuse(
+        text.trim() != plain && text.trim() != format!("INSERT INTO {}", insert.table),
+        &format!("the form {text}"),
+    )?;
+    let alias = insert.table_alias.as_ref().map_or(table.name.clone(), |alias| folded(&alias.alias));
+    let columns = columns_of(table, &insert.columns)?;
+    let none = Scope::new(&[], parameters);
+    // A column without a value has its default.
+    let fill = |values: Vec<(usize, Option<Expr>)>| -> Result<Vec<Expr>> {
+        let mut row: Vec<Option<Expr>> = vec![None; table.columns.len()];
+        values.into_iter().for_each(|(column, value)| row[column] = value);
+        let filled = row.into_iter().enumerate().map(|(column, value)| match value {
+            Some(value) => Ok(value),
+            None => default_of(table, column, parameters),
+        });
+        filled.collect()
+    };
+    let check = |given: usize| {
+        let message = match given.cmp(&columns.len()) {
+            std::cmp::Ordering::Greater => "INSERT has more expressions than target columns",
+            std::cmp::Ordering::Less if !insert.columns.is_empty() => {
+                "INSERT has more target columns than expressions"
+            }
+            _ => return Ok(()),
+        };
+        Err(SqlError::new(code::SYNTAX_ERROR, message))
+    };
+    let source = match insert.source.as_deref() {
+        None => NewRows::Values(vec![fill(Vec::new())?]),
+        Some(query) => match &*query.body {
+            ast::SetExpr::Values(values) if query.with.is_none() && query.order_by.is_none() => {
+                let mut rows = Vec::new();
+                for row in &values.rows {
+                    check(row.len())?;
+                    let mut bound = Vec::new();
+                    for (column, value) in columns.iter().zip(row.iter()) {
+                        let Column { name, of, .. } = &table.columns[*column];
+                        let value = match value {
+                            value if is_default(value) => None,
+                            value => {
+                                let given = assign(none.bind(value)?, *of, name, parameters)?;
+                                given_value(table, *column, given, insert.overriding)?
+                            }
+                        };
+                        bound.push((*column, value));
+                    }
+                    rows.push(fill(bound)?);
+                }
+                NewRows::Values(rows)
+            }
+            _ => {
+                let query = query::bind(query, Around { parameters, parent: None, with: None })?;
+                check(query.columns.len())?;
+                let mut bound = Vec::new();
+                for (at, (column, given)) in columns.iter().zip(&query.columns).enumerate() {
+                    let Column { name, of, .. } = &table.columns[*column];
+                    let given = assign((Expr::Column(at), given.of), *of, name, parameters)?;
+                    bound.push((*column, given_value(table, *column, given, insert.overriding)?));
+                }
+                let row = fill(bound)?;
+                NewRows::Query(Box::new(query), row)
+            }
+        },
+    };
+    let own = scope_of(table, &alias);
+    let conflict = match &insert.on {
+        None => Conflict::Fail,
+        Some(ast::OnInsert::OnConflict(on)) => {
+            let arbiters = arbiters(table, on.conflict_target.as_ref())?;
+            match &on.action {
+                ast::OnConflictAction::DoNothing => Conflict::Nothing(arbiters),
+                ast::OnConflictAction::DoUpdate(update) => {
+                    // The new row is behind the present one.
+                    let mut excluded = scope_of(table, "excluded");
+                    let count = table.columns.len();
+                    excluded.iter_mut().for_each(|column| column.value.move_columns(&|at| at + count));
+                    let both = [own.clone(), excluded].concat();
+                    let scope = Scope::new(&both, parameters);
+                    let set = assignments(table, &scope, &update.assignments)?;
+                    let condition =
+                        update.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
+                    let [arbiter] = arbiters[..] else {
+                        let message =
+                            "ON CONFLICT DO UPDATE requires inference specification or constraint name";
+                        let hint = "For example, ON CONFLICT (column_name).";
+                        return Err(SqlError::new(code::SYNTAX_ERROR, message).with_hint(hint));
+                    };
+                    Conflict::Update { arbiter, set, condition }
+                }
+            }
+        }
+        Some(other) => return Err(SqlError::unsupported(other)),
+    };
+    let scope = Scope::new(&own, parameters);
+    let (returning, result) = returning(&scope, insert.returning.as_ref())?;
+    let kind = ChangeKind::Insert { source, conflict };
+    Ok(Change { table: table.clone(), targets: targets.clone(), kind, returning, columns: result })
+}
+
+/// Returns the unique keys that ON CONFLICT names; without names, all of the table.
+fn arbiters(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<Vec<Arbiter>> {
+    let unique = table.indexes.iter().enumerate().filter(|(_, index)| index.is_unique);
+    let primary = table.primary.as_ref();
+    match target {
+        None => {
+            let primary = primary.map(|_| Arbiter::Primary);
+            Ok(primary.into_iter().chain(unique.map(|(at, _)| Arbiter::Index(at))).collect())
+        }
+        Some(ast::ConflictTarget::OnConstraint(name)) => {
+            let name = simple(name)?;
+            if primary.is_some_and(|primary| primary.name == name) {
+                return Ok(vec![Arbiter::Primary]);
+            }
+            let found = unique.into_iter().find(|(_, index)| index.name == name && index.is_plain());
+            found.map(|(at, _)| vec![Arbiter::Index(at)]).ok_or_else(|| {
+                let message = format!("constraint \"{name}\" for table \"{}\" does not exist", table.name);
+                SqlError::new(code::UNDEFINED_OBJECT, message)
+            })
+        }
+        Some(ast::ConflictTarget::Columns { columns, predicate }) => {
+            let mut named: Vec<usize> =
+                columns.iter().map(|column| table.column(&folded(column))).collect::<Result<_>>()?;
+            named.sort_unstable();
+            named.dedup();
+            let condition = predicate.as_ref().map(ToString::to_string);
+            let is_it = |columns: &[usize]| {
+                let mut columns = columns.to_vec();
+                columns.sort_unstable();
+                columns == named
+            };
+            if primary.is_some_and(|primary| is_it(&primary.columns)) {
+                return Ok(vec![Arbiter::Primary]);
+            }
+            for (at, index) in unique {
+                let columns = index.parts.iter().map(|part| match part {
+                    IndexPart::Column(column) => Some(*column),
+                    IndexPart::Expression(..) => None,
+                });
+                let columns: Option<Vec<usize>> =
+                    if index.parts.is_empty() { Some(index.columns.clone()) } else { columns.collect() };
+                let fits = index.condition.is_none() || index.condition == condition;
+                if columns.is_some_and(|columns| is_it(&columns)) && fits {
+                    return Ok(vec![Arbiter::Index(at)]);
+                }
+            }
+            let message = "there is no unique or exclusion constraint matching the ON CONFLICT specification";
+            Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message))
+        }
+    }
+}
+
+fn table_and_alias(table: &ast::TableWithJoins) -> Result<String> {
+    refuse(!table.joins.is_empty(), "a join in this statement")?;
+    match &table.relation {
+        ast::TableFactor::Table { name, alias: None, .. } => Ok(unqualified(name)?),
+        ast::TableFactor::Table { alias: Some(alias), .. } => Ok(folded(&alias.name)),
+        other => Err(SqlError::unsupported(format!("{other} in this statement"))),
+    }
+}
+
+/// Binds UPDATE of a table.
+pub(crate) fn bind_update(
+    update: &ast::Update,
+    targets: &Rc<Targets>,
+    parameters: &Parameters,
+) -> Result<Change> {
+    let table = targets.table();
+    let alias = table_and_alias(&update.table)?;
+    let is_plain = update.from.is_none()
+        && update.or.is_none()
+        && update.limit.is_none()
+        && update.order_by.is_empty()
+        && update.output.is_none()
+        && update.on_cluster.is_none();
+    refuse(!is_plain, "UPDATE with FROM")?;
+    let columns = scope_of(table, &alias);
+    let scope = Scope::new(&columns, parameters);
+    let set = assignments(table, &scope, &update.assignments)?;
+    let condition = update.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
+    let (returning, result) = returning(&scope, update.returning.as_ref())?;
+    let kind = ChangeKind::Update { source: single_source(table, condition), set };
+    Ok(Change { table: table.clone(), targets: targets.clone(), kind, returning, columns: result })
+}
+
+/// Binds DELETE from a table.
+pub(crate) fn bind_delete(
+    delete: &ast::Delete,
+    targets: &Rc<Targets>,
+    parameters: &Parameters,
+) -> Result<Change> {
+    let table = targets.table();
+    let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
+    let [from] = &from[..] else { return Err(SqlError::unsupported("DELETE from several tables")) };
+    let is_plain = delete.using.is_none()
+        && delete.tables.is_empty()
+        && delete.limit.is_none()
+        && delete.order_by.is_empty()
+        && delete.output.is_none()
+        && delete.on_cluster.is_none();
+    refuse(!is_plain, "DELETE with USING")?;
+    let columns = scope_of(table, &table_and_alias(from)?);
+    let scope = Scope::new(&columns, parameters);
+    let condition = delete.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
+    let (returning, result) = returning(&scope, delete.returning.as_ref())?;
+    let kind = ChangeKind::Delete { source: single_source(table, condition) };
+    Ok(Change { table: table.clone(), targets: targets.clone(), kind, returning, columns: result })
+}
+
+/// Returns the detail of an error about a row.
+fn failing_row(table: &Table, row: &[Value]) -> String {
+    let shown = table.columns.iter().zip(row).map(|(column, value)| match value {
+        Value::Null => "null".to_owned(),
+        value => text::print(value, column.of),
+    });
+    format!("Failing row contains ({}).", shown.collect::<Vec<_>>().join(", "))
+}
+
+/// Runs a change.
+pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> {
+    run.context.constraints.begin_statement();
+    let changed = change_rows(run, change).await?;
+    finish(run, &change.targets).await?;
+    Ok(changed)
+}
+
+async fn change_rows(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> {
+    let mut changed = ChangedRows::default();
+    let targets = &change.targets;
+    match &change.kind {
+        ChangeKind::Insert { source, conflict } => {
+            let (rows, exprs): (Rows, _) = match source {
+                NewRows::Values(rows) => {
+                    let mut values = Vec::with_capacity(rows.len());
+                    for row in rows {
+                        values.push(run.evaluate(row, &[]).await?);
+                    }
+                    (values.into(), None)
+                }
+                NewRows::Query(query, exprs) => (exec::query::rows(run, query).await?, Some(exprs)),
+            };
+            // The rows that ON CONFLICT has inserted or updated.
+            let mut seen = HashSet::new();
+            for row in rows {
+                let mut row = match exprs {
+                    None => row?,
+                    Some(exprs) => run.evaluate(exprs, &row?).await?,
+                };
+                targets.0[0].complete(&mut row, run.context)?;
+                if let Some(row) = insert(run, targets, conflict, row, &mut seen).await? {
+                    note(run, change, &mut changed, &row).await?;
+                }
+            }
+        }
+        ChangeKind::Update { source, set } => {
+            for key in keys(run, targets.table(), source).await? {
+                if let Some(row) = update_row(run, targets, 0, &source.conditions, set, key?, None).await? {
+                    note(run, change, &mut changed, &row).await?;
+                }
+            }
+        }
+        ChangeKind::Delete { source } => {
+            for key in keys(run, targets.table(), source).await? {
+                if let Some(row) = delete_row(run, targets, 0, &source.conditions, key?).await? {
+                    note(run, change, &mut changed, &row).await?;
+                }
+            }
+        }
+    }
+    Ok(changed)
+}
+
+/// The most changes of a row that is in the way and then is gone.
+const MOST_CONFLICTS: usize = 1000;
+
+/// Inserts a row, or does what the statement wants if its key is there. Returns the row that was
+/// inserted or changed.
+async fn insert(
+    run: &mut Run<'_>,
+    targets: &Rc<Targets>,
+    conflict: &Conflict,
+    row: Vec<Value>,
+    seen: &mut HashSet<Vec<u8>>,
+) -> Result<Option<Vec<Value>>> {
+    let arbiters = match conflict {
+        Conflict::Fail => &[][..],
+        Conflict::Nothing(arbiters) => arbiters,
+        Conflict::Update { arbiter, .. } => std::slice::from_ref(arbiter),
+    };
+    for _ in 0..MOST_CONFLICTS {
+        let key = match insert_row(run, targets, 0, &row, arbiters).await? {
+            Inserted::New(key) => {
+                if matches!(conflict, Conflict::Update { .. }) {
+                    run.keep_bytes(key.len())?;
+                    seen.insert(key);
+                }
+                return Ok(Some(row));
+            }
+            Inserted::Conflict(key) => key,
+        };
+        let Conflict::Update { set, condition, .. } = conflict else { return Ok(None) };
+        if seen.contains(&key) {
+            let message = "ON CONFLICT DO UPDATE command cannot affect row a second time";
+            let hint = "Ensure that no rows proposed for insertion within the same command have duplicate \
+                        constrained values.";
+            return Err(SqlError::new("21000", message).with_hint(hint));
+        }
+        let updated = update_row(run, targets, 0, condition.as_slice(), set, key.clone(), Some(&row)).await?;
+        if let Some(updated) = updated {
+            run.keep_bytes(key.len())?;
+            seen.insert(targets.table().primary_key(&updated)?.unwrap_or(key));
+            return Ok(Some(updated));
+        }
+        // Either the condition does not hold, or the row has gone in the meantime.
+        if has_row(run, targets.table(), &key).await? {
+            return Ok(None);
+        }
+    }
+    Err(SqlError::new(code::SERIALIZATION_FAILURE, "the row of a conflict does not stay"))
+}
+
+/// Returns whether the newest rows have one with this key.
+async fn has_row(run: &mut Run<'_>, table: &Table, key: &[u8]) -> Result<bool> {
+    let mut is_there = false;
+    let mut look = |bytes: Option<&[u8]>| {
+        is_there = bytes.is_some();
+        plexus_store::RowChange::Keep
+    };
+    run.by.change(table.rows(), key, &mut look).await?;
+    Ok(is_there)
+}
+
+async fn note(run: &mut Run<'_>, change: &Change, changed: &mut ChangedRows, row: &[Value]) -> Result<()> {
+    changed.count += 1;
+    if !change.returning.is_empty() {
+        let returned = run.evaluate(&change.returning, row).await?;
+        run.keep(&returned)?;
+        changed.returned.push(returned);
+    }
+    Ok(())
+}
+
+/// Returns the keys of the rows to change. A row with a known key is not read before.
+async fn keys(
+    run: &mut Run<'_>,
+    table: &Table,
+    source: &Source,
+) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
+    let is_point = source.path.is_point(table);
+    let mut known = None;
+    if is_point {
+        let values = run.evaluate(&source.path.prefix, &[]).await?;
+        let mut key = Vec::new();
+        for (value, column) in values.iter().zip(&source.path.columns) {
+            if value.is_null() {
+                return Ok(None.into_iter().chain(None.into_iter().flatten()));
+            }
+            encode::put_key(&mut key, value, table.columns[*column].of)?;
+        }
+        known = Some(Ok(key));
+    }
+    let found = if is_point { None } else { Some(matching(run, source, None).await?) };
+    Ok(known.into_iter().chain(found.into_iter().flatten()))
+}

@@ -1,0 +1,434 @@
+//! Statements of a session that change the catalog.
+
+use sqlparser::ast;
+
+use super::{
+    Session,
+    locks::TableMode,
+    no_transaction,
+    run::{Done, PlanKind, Tag, plain, plan},
+};
+use crate::{
+    bind::{Parameters, select::ResultColumn},
+    catalog::{Relation, RelationName},
+    ddl::{self, Definer},
+    dml::foreign,
+    error::{Result, SqlError, code},
+    exec::{self, Run},
+    parse::{Statement, folded, relation},
+    roles::Roles,
+    spool::Rows,
+    types::Type,
+};
+
+/// The most tables whose definitions change together.
+const MOST_TABLES: usize = 10_000;
+
+impl Session<'_> {
+    /// Returns the tables whose definitions a statement changes, and those that change with them.
+    async fn defined(&mut self, names: Vec<String>, whole: bool) -> Result<Vec<String>> {
+        self.begin();
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+        by.begin_statement();
+        self.catalog.refresh(&self.store, by).await?;
+        let mut tables: Vec<RelationName> = Vec::new();
+        let mut waiting = names;
+        while let Some(name) = waiting.pop() {
+            let found = match self.catalog.relation(&self.store, by, &name).await? {
+                Some((_, Relation::Index(table))) => Some(table),
+                Some((name, Relation::Table(_))) => Some(name),
+                _ => None,
+            };
+            let Some(found) = found.filter(|found| !tables.contains(found)) else { continue };
+            let table = self.catalog.find(&self.store, by, &found.qualified()).await?;
+            tables.push(found);
+            if tables.len() > MOST_TABLES {
+                return Err(SqlError::new(code::PROGRAM_LIMIT, "a definition of too many tables"));
+            }
+            if let Some(table) = table.filter(|_| whole) {
+                waiting.extend(table.referenced_by.iter().map(RelationName::qualified));
+                waiting.extend(table.foreign_keys.iter().map(|key| key.table.qualified()));
+            }
+        }
+        // All nodes lock them in one order.
+        tables.sort();
+        Ok(tables.iter().map(RelationName::qualified).collect())
+    }
+
+    /// Returns the names of the relations that a statement changes.
+    async fn changed(&mut self, statement: &ast::Statement) -> Result<Vec<String>> {
+        use ast::{ObjectType as O, Statement as S};
+        let mut names = ddl::referenced(statement)?;
+        match statement {
+            S::Drop { object_type: O::Table | O::Index, names: dropped, .. } => {
+                names.extend(dropped.iter().map(relation).collect::<Result<Vec<_>>>()?);
+            }
+            S::Drop { object_type: O::Sequence, names: dropped, cascade: true, .. } => {
+                names.extend(dropped.iter().map(relation).collect::<Result<Vec<_>>>()?);
+            }
+            S::Drop { object_type: O::Schema, names: dropped, .. } => {
+                self.begin();
+                let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+                let tables = self.catalog.tables(&self.store, by).await?;
+                let dropped: Vec<String> = dropped.iter().filter_map(|name| relation(name).ok()).collect();
+                let gone = tables.iter().filter(|table| dropped.contains(&table.schema));
+                names.extend(gone.map(|table| table.relation().qualified()));
+            }
+            S::Truncate(truncate) => {
+                let targets = truncate.table_names.iter().map(|target| relation(&target.name));
+                names.extend(targets.collect::<Result<Vec<_>>>()?);
+            }
+            S::Grant(grant) => return ddl::granted(grant.objects.as_ref()),
+            S::Revoke(revoke) => return ddl::granted(revoke.objects.as_ref()),
+            S::AlterTable(alter) => names.push(relation(&alter.name)?),
+            S::AlterIndex { name, .. } => names.push(relation(name)?),
+            S::CreateIndex(create) => {
+                return Ok(vec![relation(&create.table_name)?]);
+            }
+            S::CreateSequence { sequence_options, .. } => {
+                names.extend(ddl::owner_of(sequence_options)?.flatten().map(|(table, _)| table));
+            }
+            _ => {}
+        }
+        Ok(names)
+    }
+
+    /// Takes the locks for a change of the definitions of relations.
+    async fn lock_defined(&mut self, names: Vec<String>, whole: bool) -> Result<()> {
+        loop {
+            let tables = self.defined(names.clone(), whole).await?;
+            self.lock_named(&tables, TableMode::Define).await?;
+            // Others may have come while it waited.
+            if self.defined(names.clone(), whole).await? == tables {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs ALTER SEQUENCE.
+    pub(super) async fn alter_sequence(&mut self, alter: &ddl::AlterSequence) -> Result<Done> {
+        let mut names = Vec::new();
+        if let Some(owner) = ddl::owner_of(&alter.options)? {
+            names.extend(owner.map(|(table, _)| table));
+        }
+        self.lock_defined(names, false).await?;
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
+        let mut run = Run {
+            store: &self.store,
+            by,
+            parameters: &[],
+            outer: &[],
+            context,
+            ranges,
+            temporary,
+            memory: 0,
+        };
+        let (place, first) = (self.catalog.place().clone(), &self.first);
+        let owner: Vec<String> = alter.owner.iter().map(folded).collect();
+        Roles { run: &mut run, place: &place, first }.check_all(&owner).await?;
+        let mut define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
+        ddl::alter_sequence(&mut define, alter).await?;
+        let notices = define.notices;
+        self.tell(notices);
+        Ok(plain("ALTER SEQUENCE"))
+    }
+
+    /// Runs SET CONSTRAINTS.
+    pub(super) async fn set_constraints(
+        &mut self,
+        names: Option<&[ast::ObjectName]>,
+        is_deferred: bool,
+    ) -> Result<Done> {
+        if !self.is_explicit {
+            let message = "SET CONSTRAINTS can only be used in transaction blocks".into();
+            self.notice(code::NO_ACTIVE_TRANSACTION, "WARNING", message);
+        }
+        self.begin();
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+        by.begin_statement();
+        let mut found = None;
+        if let Some(names) = names {
+            self.catalog.refresh(&self.store, by).await?;
+            let tables = self.catalog.tables(&self.store, by).await?;
+            let mut all = Vec::new();
+            for name in names {
+                let name = relation(name)?;
+                let (schema, name) = match name.split_once('\0') {
+                    Some((schema, name)) => (Some(schema.to_owned()), name.to_owned()),
+                    None => (None, name),
+                };
+                let is_here = |table: &&crate::catalog::Table| match &schema {
+                    Some(schema) => table.schema == *schema,
+                    None => self.catalog.path().contains(&table.schema),
+                };
+                let keys = tables.iter().filter(is_here).flat_map(|table| {
+                    let keys = table.foreign_keys.iter().filter(|key| key.name == name);
+                    keys.map(|key| (table.id, key))
+                });
+                let keys: Vec<_> = keys.collect();
+                if keys.is_empty() {
+                    let message = format!("constraint \"{name}\" does not exist");
+                    return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
+                }
+                if keys.iter().any(|(_, key)| !key.is_deferrable) {
+                    let message = format!("constraint \"{name}\" is not deferrable");
+                    return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+                }
+                all.extend(keys.into_iter().map(|(table, key)| (table, key.name.clone())));
+            }
+            found = Some(all);
+        }
+        self.context.constraints.set(found, is_deferred);
+        if !is_deferred {
+            self.check_constraints(false).await?;
+        }
+        Ok(plain("SET CONSTRAINTS"))
+    }
+
+    /// Does the checks of the transaction that are due: all at its end.
+    pub(super) async fn check_constraints(&mut self, is_end: bool) -> Result<()> {
+        if !self.context.constraints.has_deferred() {
+            return Ok(());
+        }
+        let mut run = self.statement(&[])?;
+        foreign::check_deferred(&mut run, is_end).await
+    }
+
+    /// Returns the columns and the rows of a query that a definition has.
+    async fn query_of(
+        &mut self,
+        query: &ast::Query,
+        runs: bool,
+    ) -> Result<(Vec<ResultColumn>, Rows, Vec<RelationName>)> {
+        let statement = Statement::Sql(Box::new(ast::Statement::Query(Box::new(query.clone()))));
+        let place = Some(self.catalog.place().clone());
+        let parameters = Parameters { place, ..Parameters::default() };
+        loop {
+            self.begin();
+            let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+            by.begin_statement();
+            self.catalog.refresh(&self.store, by).await?;
+            let plan = plan(&statement, &mut self.catalog, &self.store, by, &parameters).await?;
+            if self.lock(&plan.tables).await? {
+                continue;
+            }
+            let mut columns = plan.columns();
+            columns
+                .iter_mut()
+                .filter(|column| column.of == Type::Unknown)
+                .for_each(|column| column.of = Type::Text);
+            let rows = match &plan.kind {
+                PlanKind::Select(query) if runs => {
+                    exec::query::rows(&mut self.statement(&[])?, query).await?
+                }
+                _ => Vec::new().into(),
+            };
+            return Ok((columns, rows, plan.uses));
+        }
+    }
+
+    fn tell(&mut self, notices: Vec<String>) {
+        for notice in notices {
+            let code = match () {
+                () if notice.starts_with("relation") && notice.ends_with("already exists, skipping") => {
+                    code::DUPLICATE_TABLE
+                }
+                () if notice.starts_with("schema") && notice.ends_with("already exists, skipping") => "42P06",
+                () if notice.starts_with("column") && notice.ends_with("already exists, skipping") => {
+                    code::DUPLICATE_COLUMN
+                }
+                () => "00000",
+            };
+            self.notice(code, "NOTICE", notice);
+        }
+    }
+
+    /// Runs a statement that changes the catalog.
+    pub(super) async fn define(&mut self, statement: &ast::Statement) -> Result<Done> {
+        let names = self.changed(statement).await?;
+        use ast::Statement as S;
+        let is_alone = matches!(statement, S::CreateIndex(_) | S::Grant(_) | S::Revoke(_));
+        self.lock_defined(names, !is_alone).await?;
+        let query = match statement {
+            ast::Statement::CreateTable(ast::CreateTable {
+                query: Some(query), if_not_exists, name, ..
+            }) => {
+                let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+                let place = self.catalog.place_of(&self.store, by, &relation(name)?).await?;
+                if self.catalog.has(&self.store, by, &place).await? {
+                    if !if_not_exists {
+                        return Err(crate::catalog::duplicate(&place.name));
+                    }
+                    self.tell(vec![format!("relation \"{}\" already exists, skipping", place.name)]);
+                    return Ok(plain("CREATE TABLE AS"));
+                }
+                Some(self.query_of(query, true).await?)
+            }
+            ast::Statement::CreateView(create) => Some(self.query_of(&create.query, false).await?),
+            _ => None,
+        };
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
+        let mut run = Run {
+            store: &self.store,
+            by,
+            parameters: &[],
+            outer: &[],
+            context,
+            ranges,
+            temporary,
+            memory: 0,
+        };
+        let (place, first) = (self.catalog.place().clone(), &self.first);
+        macro_rules! roles {
+            ($run:ident) => {
+                Roles { run: &mut $run, place: &place, first }
+            };
+        }
+        let mut notices = Vec::new();
+        macro_rules! define {
+            (|$define:ident| $act:expr) => {{
+                let mut $define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
+                $act.await?;
+                notices = $define.notices;
+            }};
+        }
+        let tag = match statement {
+            ast::Statement::CreateTable(create) => match query {
+                Some((columns, rows, _)) => {
+                    let mut define =
+                        Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
+                    let count = ddl::create_table_as(&mut define, create, &columns, rows).await?;
+                    return Ok(Done { tag: Tag::Count("SELECT", count), rows: None });
+                }
+                None => {
+                    define!(|define| ddl::create_table(&mut define, create));
+                    "CREATE TABLE"
+                }
+            },
+            ast::Statement::CreateView(create) => {
+                let (columns, uses) = query.map(|(columns, _, uses)| (columns, uses)).unwrap_or_default();
+                define!(|define| ddl::create_view(&mut define, create, &columns, uses));
+                "CREATE VIEW"
+            }
+            ast::Statement::CreateSchema {
+                schema_name,
+                if_not_exists,
+                or_replace: false,
+                with: None,
+                options: None,
+                default_collate_spec: None,
+                clone: None,
+                ..
+            } => {
+                define!(|define| ddl::create_schema(&mut define, schema_name, *if_not_exists));
+                "CREATE SCHEMA"
+            }
+            ast::Statement::CreateRole(create) => {
+                roles!(run).create(create).await?;
+                "CREATE ROLE"
+            }
+            ast::Statement::AlterRole { name, operation } => {
+                roles!(run).alter(name, operation).await?;
+                "ALTER ROLE"
+            }
+            ast::Statement::Drop {
+                object_type: ast::ObjectType::Role | ast::ObjectType::User,
+                if_exists,
+                names,
+                ..
+            } => {
+                notices = roles!(run).drop_all(names, *if_exists).await?;
+                "DROP ROLE"
+            }
+            ast::Statement::CreateDatabase { db_name, if_not_exists: false, .. }
+                if statement.to_string() == format!("CREATE DATABASE {db_name}") =>
+            {
+                roles!(run).create_database(db_name).await?;
+                "CREATE DATABASE"
+            }
+            ast::Statement::CreateSequence { temporary: false, if_not_exists, name, sequence_options } => {
+                let (options, exists) = (&sequence_options[..], *if_not_exists);
+                define!(|define| ddl::create_sequence(&mut define, name, exists, options));
+                "CREATE SEQUENCE"
+            }
+            ast::Statement::CreateIndex(create) => {
+                define!(|define| ddl::create_index(&mut define, create));
+                "CREATE INDEX"
+            }
+            ast::Statement::Drop {
+                object_type: ast::ObjectType::Schema,
+                if_exists,
+                names,
+                cascade,
+                purge: false,
+                temporary: false,
+                table: None,
+                ..
+            } => {
+                define!(|define| ddl::drop_schemas(&mut define, names, *if_exists, *cascade));
+                "DROP SCHEMA"
+            }
+            ast::Statement::Drop {
+                object_type,
+                if_exists,
+                names,
+                cascade,
+                purge: false,
+                temporary: false,
+                table: None,
+                ..
+            } => {
+                define!(|define| ddl::drop_all(&mut define, *object_type, names, *if_exists, *cascade));
+                match object_type {
+                    ast::ObjectType::Table => "DROP TABLE",
+                    ast::ObjectType::View => "DROP VIEW",
+                    ast::ObjectType::Sequence => "DROP SEQUENCE",
+                    _ => "DROP INDEX",
+                }
+            }
+            ast::Statement::Truncate(truncate) => {
+                define!(|define| ddl::truncate(&mut define, truncate));
+                "TRUNCATE TABLE"
+            }
+            ast::Statement::AlterTable(alter) => {
+                let owners = alter.operations.iter().filter_map(|operation| match operation {
+                    ast::AlterTableOperation::OwnerTo { new_owner: ast::Owner::Ident(name) } => {
+                        Some(folded(name))
+                    }
+                    _ => None,
+                });
+                roles!(run).check_all(&owners.collect::<Vec<_>>()).await?;
+                define!(|define| ddl::alter_table(&mut define, alter));
+                "ALTER TABLE"
+            }
+            ast::Statement::Comment { object_type, object_name, comment, if_exists: false, .. } => {
+                let text = comment.as_deref();
+                define!(|define| ddl::comment(&mut define, *object_type, object_name, text));
+                "COMMENT"
+            }
+            ast::Statement::Grant(grant) => {
+                roles!(run).check_all(&ddl::grantees(&grant.grantees)).await?;
+                define!(|define| ddl::grant(&mut define, grant));
+                "GRANT"
+            }
+            ast::Statement::Revoke(revoke) => {
+                roles!(run).check_all(&ddl::grantees(&revoke.grantees)).await?;
+                define!(|define| ddl::revoke(&mut define, revoke));
+                "REVOKE"
+            }
+            ast::Statement::AlterIndex { name, operation } => {
+                define!(|define| ddl::alter_index(&mut define, name, operation));
+                "ALTER INDEX"
+            }
+            other => {
+                let text = other.to_string();
+                let words: Vec<&str> = text.split_whitespace().take(3).collect();
+                return Err(SqlError::unsupported(format!("the statement {}", words.join(" "))));
+            }
+        };
+        self.tell(notices);
+        Ok(plain(tag))
+    }
+}
