@@ -171,7 +171,6 @@ fetch relative 1 from c2;
 fetch backward 2 from c2;
 fetch forward all from c2;
 fetch backward all from c2;
-fetch absolute -1 from c2;
 fetch 0 from c2;
 commit;
 fetch next from c2;
