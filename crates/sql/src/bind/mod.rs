@@ -75,6 +75,8 @@ pub(crate) struct Parameters {
     /// The rules of the tables that it changes, and the table whose rules are missing.
     pub(crate) targets: RefCell<HashMap<u64, Rc<Targets>>>,
     pub(crate) missing_targets: RefCell<Option<Rc<Table>>>,
+    /// The tables that it changes or, if false, whose rows must stay.
+    pub(crate) changed: RefCell<Vec<(u64, bool)>>,
     /// The views around the present query: their owners had the rights.
     pub(crate) views: Cell<usize>,
     /// The number of the next query of WITH.
@@ -183,6 +185,7 @@ impl Parameters {
         self.next_shared.set(0);
         self.depth.set(0);
         self.views.set(0);
+        self.changed.borrow_mut().clear();
     }
 
     /// Returns the type of a parameter; `wanted` is noted if it had none.
