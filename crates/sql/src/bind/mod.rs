@@ -195,7 +195,8 @@ impl Parameters {
             types.resize(number + 1, Type::Unknown);
         }
         if types[number] == Type::Unknown {
-            types[number] = wanted.without_limits();
+            // The names of objects come as text.
+            types[number] = if wanted.is_reg() { Type::Text } else { wanted.without_limits() };
         }
         types[number]
     }
