@@ -11,7 +11,7 @@ pub(crate) mod json;
 mod mathematics;
 mod number_format;
 pub(crate) mod patterns;
-mod precise;
+pub(crate) mod precise;
 mod resolve;
 mod session;
 pub(crate) mod sets;
