@@ -519,6 +519,16 @@ impl Scope<'_> {
             E::ILike { negated, any: false, expr, pattern, escape_char } => {
                 self.like(expr, pattern, escape_char.as_deref(), *negated, true)?
             }
+            E::Like { negated, any: true, expr, pattern, escape_char: None } => {
+                let operator =
+                    if *negated { BinaryOperator::PGNotLikeMatch } else { BinaryOperator::PGLikeMatch };
+                self.quantified(expr, &operator, pattern, false)?
+            }
+            E::ILike { negated, any: true, expr, pattern, escape_char: None } => {
+                let operator =
+                    if *negated { BinaryOperator::PGNotILikeMatch } else { BinaryOperator::PGILikeMatch };
+                self.quantified(expr, &operator, pattern, false)?
+            }
             E::SimilarTo { negated, expr, pattern, escape_char } => {
                 self.similar(expr, pattern, escape_char.as_deref(), *negated)?
             }

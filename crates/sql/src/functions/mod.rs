@@ -12,7 +12,7 @@ mod mathematics;
 pub(crate) mod names;
 mod number_format;
 pub(crate) mod patterns;
-mod precise;
+pub(crate) mod precise;
 mod resolve;
 mod session;
 pub(crate) mod sets;
