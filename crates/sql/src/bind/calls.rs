@@ -167,7 +167,11 @@ impl Scope<'_> {
             "nullif" if arguments.len() == 2 => {
                 let (first, second) = (arguments[0].1, arguments[1].1);
                 if first.common(second).is_none() {
-                    return Err(super::operators::no_operator(&format!("{} = {}", first.name(), second.name())));
+                    return Err(super::operators::no_operator(&format!(
+                        "{} = {}",
+                        first.name(),
+                        second.name()
+                    )));
                 }
                 let (all, common) = self.unified(arguments, "NULLIF")?;
                 // Numbers of one kind are compared without a conversion of the first one.
@@ -239,6 +243,7 @@ pub(super) fn special_name(expr: &ast::Expr) -> Option<&'static str> {
         E::Overlay { .. } => "overlay",
         E::Ceil { .. } => "ceil",
         E::Floor { .. } => "floor",
+        E::Extract { .. } => "extract",
         _ => return None,
     })
 }

@@ -1,8 +1,8 @@
 //! Functions of arrays (chapter 9.19 of PostgreSQL's manual).
 
 use super::{
-    ANYARRAY, ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYELEMENT, Call, Function, INT4, INT4S, TEXT, function,
-    ok, printed,
+    ANYARRAY, ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYELEMENT, Call, Function, INT4, INT4S, TEXT, function, ok,
+    printed,
 };
 use crate::{
     error::{Result, SqlError, code},
@@ -13,10 +13,14 @@ use crate::{
 };
 
 pub(super) static FUNCTIONS: &[Function] = &[
-    function("array_append", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], ANYCOMPATIBLEARRAY, |call| append(call.values))
-        .takes_null(),
-    function("array_cat", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLEARRAY], ANYCOMPATIBLEARRAY, |call| concatenate(call.values))
-        .takes_null(),
+    function("array_append", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], ANYCOMPATIBLEARRAY, |call| {
+        append(call.values)
+    })
+    .takes_null(),
+    function("array_cat", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLEARRAY], ANYCOMPATIBLEARRAY, |call| {
+        concatenate(call.values)
+    })
+    .takes_null(),
     function("array_dims", &[ANYARRAY], TEXT, array_dims),
     function("array_fill", &[ANYELEMENT, INT4S], ANYARRAY, array_fill).takes_null(),
     function("array_fill", &[ANYELEMENT, INT4S, INT4S], ANYARRAY, array_fill).takes_null(),
@@ -26,11 +30,19 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("array_position", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], INT4, array_position).takes_null(),
     function("array_position", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE, INT4], INT4, array_position).takes_null(),
     function("array_positions", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], INT4S, array_positions).takes_null(),
-    function("array_prepend", &[ANYCOMPATIBLE, ANYCOMPATIBLEARRAY], ANYCOMPATIBLEARRAY, |call| prepend(call.values))
+    function("array_prepend", &[ANYCOMPATIBLE, ANYCOMPATIBLEARRAY], ANYCOMPATIBLEARRAY, |call| {
+        prepend(call.values)
+    })
+    .takes_null(),
+    function("array_remove", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], ANYCOMPATIBLEARRAY, array_remove)
         .takes_null(),
-    function("array_remove", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], ANYCOMPATIBLEARRAY, array_remove).takes_null(),
-    function("array_replace", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE, ANYCOMPATIBLE], ANYCOMPATIBLEARRAY, array_replace)
-        .takes_null(),
+    function(
+        "array_replace",
+        &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE, ANYCOMPATIBLE],
+        ANYCOMPATIBLEARRAY,
+        array_replace,
+    )
+    .takes_null(),
     function("array_to_string", &[ANYARRAY, TEXT], TEXT, array_to_string).stable(),
     function("array_to_string", &[ANYARRAY, TEXT, TEXT], TEXT, array_to_string).stable().takes_null(),
     function("array_upper", &[ANYARRAY, INT4], INT4, |call| {
@@ -52,7 +64,8 @@ fn bound(call: &Call<'_>, fact: fn((usize, i32)) -> i64) -> Result<Value> {
 
 fn array_dims(call: &Call<'_>) -> Result<Value> {
     let array = call.array(0);
-    let shown = |(count, first): &(usize, i32)| format!("[{first}:{}]", i64::from(*first) + *count as i64 - 1);
+    let shown =
+        |(count, first): &(usize, i32)| format!("[{first}:{}]", i64::from(*first) + *count as i64 - 1);
     match array.dimensions.is_empty() {
         true => Ok(Value::Null),
         false => ok(array.dimensions.iter().map(shown).collect::<String>()),

@@ -28,8 +28,12 @@ enum Node {
     Minus,
     Plus,
     Sign,
-    Ordinal { is_upper: bool },
-    Roman { is_upper: bool },
+    Ordinal {
+        is_upper: bool,
+    },
+    Roman {
+        is_upper: bool,
+    },
     /// Has no place of its own.
     Mark,
     Char(char),
@@ -96,6 +100,7 @@ impl Template {
         while let Some(char) = rest.chars().next() {
             rest = made.read_one(char, rest)?;
         }
+        made.before += made.shift;
         Ok(made)
     }
 
@@ -400,7 +405,8 @@ fn write(template: &Template, number: &str) -> String {
         true => !(template.has_plus && !template.has_minus),
         false => !is_negative && template.is_filled && template.lead == Lead::None,
     };
-    let is_late = template.lead == Lead::Before && template.before == template.before_sign && !has_sign_of_its_own;
+    let is_late =
+        template.lead == Lead::Before && template.before == template.before_sign && !has_sign_of_its_own;
     let mut writer = Writer {
         template,
         at: 0,
@@ -467,7 +473,10 @@ impl Writer<'_> {
 
     /// Returns whether the zero before the point is left out: `9.9` shows ` .1`.
     fn is_space_before_point(&self) -> bool {
-        !self.template.has_zero && self.at == 0 && self.number.first() == Some(&'0') && self.template.after != 0
+        !self.template.has_zero
+            && self.at == 0
+            && self.number.first() == Some(&'0')
+            && self.template.after != 0
     }
 
     fn is_last_the_point(&self) -> bool {

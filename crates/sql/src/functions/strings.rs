@@ -1,8 +1,8 @@
 //! Functions of texts (chapter 9.4 of PostgreSQL's manual).
 
 use super::{
-    ANY, ANYELEMENT, BOOL, Call, Function, INT4, INT8, MOST_BYTES, TEXT, TEXTS, function,
-    invalid_parameter, ok, printed, too_long,
+    ANY, ANYELEMENT, BOOL, Call, Function, INT4, INT8, MOST_BYTES, TEXT, TEXTS, function, invalid_parameter,
+    ok, printed, too_long,
 };
 use crate::{
     error::{Result, SqlError, code},

@@ -22,18 +22,28 @@ pub(super) static FUNCTIONS: &[Function] = &[
 ];
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-    "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 const ROMAN: [&str; 12] = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"];
 
 /// The fields of templates; those that contain others are first.
 const FIELDS: &[&str] = &[
-    "A.D.", "A.M.", "AD", "AM", "B.C.", "BC", "CC", "DAY", "DDD", "DD", "DY", "D", "FF1", "FF2", "FF3", "FF4",
-    "FF5", "FF6", "HH24", "HH12", "HH", "IDDD", "ID", "IW", "IYYY", "IYY", "IY", "I", "J", "MI", "MM", "MONTH",
-    "MON", "MS", "OF", "P.M.", "PM", "Q", "RM", "SSSSS", "SSSS", "SS", "TZH", "TZM", "TZ", "US", "WW", "W",
-    "Y,YYY", "YYYY", "YYY", "YY", "Y",
+    "A.D.", "A.M.", "AD", "AM", "B.C.", "BC", "CC", "DAY", "DDD", "DD", "DY", "D", "FF1", "FF2", "FF3",
+    "FF4", "FF5", "FF6", "HH24", "HH12", "HH", "IDDD", "ID", "IW", "IYYY", "IYY", "IY", "I", "J", "MI", "MM",
+    "MONTH", "MON", "MS", "OF", "P.M.", "PM", "Q", "RM", "SSSSS", "SSSS", "SS", "TZH", "TZM", "TZ", "US",
+    "WW", "W", "Y,YYY", "YYYY", "YYY", "YY", "Y",
 ];
 
 #[derive(Clone, Copy, PartialEq)]
@@ -159,7 +169,9 @@ fn to_char(call: &Call<'_>, is_zoned: bool) -> Result<Value> {
 }
 
 fn span_to_char(call: &Call<'_>) -> Result<Value> {
-    let Value::Interval(Interval { months, days, microseconds }) = call.values[0] else { return Ok(Value::Null) };
+    let Value::Interval(Interval { months, days, microseconds }) = call.values[0] else {
+        return Ok(Value::Null);
+    };
     if call.text(1).is_empty() {
         return Ok(Value::Null);
     }
@@ -388,7 +400,8 @@ impl<'a> Reader<'a> {
         let digits = digits.unwrap_or(self.rest.len() - from);
         let taken = from + digits.min(most.map_or(usize::MAX, |most| most - from.min(most)));
         let (text, rest) = self.rest.split_at(taken);
-        let number = text.parse::<i32>().map_err(|_| invalid(self.rest.split(' ').next().unwrap_or(""), field))?;
+        let number =
+            text.parse::<i32>().map_err(|_| invalid(self.rest.split(' ').next().unwrap_or(""), field))?;
         self.rest = rest;
         Ok((number.into(), taken - from))
     }
@@ -427,7 +440,8 @@ fn given(text: &str, template: &str) -> Result<Given> {
             let Node::Char(char) = node else { continue };
             let is_separator = |char: char| char.is_ascii() && !char.is_ascii_alphanumeric();
             let next = reader.rest.chars().next();
-            if !is_separator(*char) || next.is_some_and(|next| is_separator(next) && next != '-' && next != '+')
+            if !is_separator(*char)
+                || next.is_some_and(|next| is_separator(next) && next != '-' && next != '+')
                 || next.is_some_and(|next| next == *char)
                 || is_separator(*char) && next.is_some_and(|next| matches!(next, '-')) && !is_fixed
             {
@@ -442,9 +456,10 @@ fn given(text: &str, template: &str) -> Result<Given> {
         let is_bounded = match nodes.get(at + 1) {
             None => false,
             Some(Node::Char(char)) => char.is_ascii_digit(),
-            Some(Node::Field { name, .. }) => {
-                !matches!(*name, "DAY" | "DY" | "MONTH" | "MON" | "RM" | "AM" | "PM" | "A.M." | "P.M." | "AD" | "BC")
-            }
+            Some(Node::Field { name, .. }) => !matches!(
+                *name,
+                "DAY" | "DY" | "MONTH" | "MON" | "RM" | "AM" | "PM" | "A.M." | "P.M." | "AD" | "BC"
+            ),
         };
         let is_free = *is_filled || !is_bounded;
         made.read(&mut reader, name, is_free)?;
@@ -576,7 +591,8 @@ impl Given {
                 _ => {}
             }
         }
-        let fits = (0..24).contains(&hour) && (0..60).contains(&self.minute) && (0..60).contains(&self.second);
+        let fits =
+            (0..24).contains(&hour) && (0..60).contains(&self.minute) && (0..60).contains(&self.second);
         match fits {
             true => Ok(((hour * 60 + self.minute) * 60 + self.second) * SECOND + self.micros),
             false => Err(out_of_range(text)),

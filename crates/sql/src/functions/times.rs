@@ -39,7 +39,9 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("extract", &[TEXT, TIMESTAMP], NUMERIC, extract),
     function("extract", &[TEXT, TIMESTAMPTZ], NUMERIC, extract).stable(),
     function("extract", &[TEXT, TIMETZ], NUMERIC, extract),
-    function("isfinite", &[DATE], BOOL, |call| ok(!matches!(call.values[0], Value::Date(day) if time::is_infinite_date(day)))),
+    function("isfinite", &[DATE], BOOL, |call| {
+        ok(!matches!(call.values[0], Value::Date(day) if time::is_infinite_date(day)))
+    }),
     function("isfinite", &[INTERVAL], BOOL, |_| ok(true)),
     function("isfinite", &[TIMESTAMP], BOOL, |call| ok(!time::is_infinite(moment(call, 0)))),
     function("isfinite", &[TIMESTAMPTZ], BOOL, |call| ok(!time::is_infinite(moment(call, 0)))),
@@ -58,11 +60,17 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("make_timestamptz", &[INT4, INT4, INT4, INT4, INT4, FLOAT8], TIMESTAMPTZ, make_timestamp)
         .names(&["year", "month", "mday", "hour", "min", "sec"])
         .stable(),
-    function("make_timestamptz", &[INT4, INT4, INT4, INT4, INT4, FLOAT8, TEXT], TIMESTAMPTZ, make_timestamptz)
-        .names(&["year", "month", "mday", "hour", "min", "sec", "timezone"])
-        .stable(),
+    function(
+        "make_timestamptz",
+        &[INT4, INT4, INT4, INT4, INT4, FLOAT8, TEXT],
+        TIMESTAMPTZ,
+        make_timestamptz,
+    )
+    .names(&["year", "month", "mday", "hour", "min", "sec", "timezone"])
+    .stable(),
     function("now", &[], TIMESTAMPTZ, |call| Ok(Value::Time(call.context.begun))).stable(),
-    function("statement_timestamp", &[], TIMESTAMPTZ, |call| Ok(Value::Time(call.context.statement_begun))).stable(),
+    function("statement_timestamp", &[], TIMESTAMPTZ, |call| Ok(Value::Time(call.context.statement_begun)))
+        .stable(),
     function("timezone", &[INTERVAL, TIMESTAMP], TIMESTAMPTZ, |call| operators::time::from_zone(call.values)),
     function("timezone", &[INTERVAL, TIMESTAMPTZ], TIMESTAMP, |call| operators::time::at_zone(call.values)),
     function("timezone", &[INTERVAL, TIMETZ], TIMETZ, |call| operators::time::zoned_at_zone(call.values)),
@@ -104,8 +112,10 @@ fn age(one: i64, other: i64) -> Result<Value> {
     let fields = |moment: i64| (civil(moment.div_euclid(DAY)), moment.rem_euclid(DAY));
     let (((year, month, day), of_day), ((from_year, from_month, from_day), from_of_day)) =
         (fields(later), fields(earlier));
-    let (mut months, mut days) =
-        ((year - from_year) * 12 + i64::from(month) - i64::from(from_month), i64::from(day) - i64::from(from_day));
+    let (mut months, mut days) = (
+        (year - from_year) * 12 + i64::from(month) - i64::from(from_month),
+        i64::from(day) - i64::from(from_day),
+    );
     let mut microseconds = of_day - from_of_day;
     if microseconds < 0 {
         (microseconds, days) = (microseconds + DAY, days - 1);
@@ -243,12 +253,8 @@ fn unit(name: &str, of: Type) -> Result<&'static str> {
     let lower = name.trim().to_ascii_lowercase();
     let found = UNITS.iter().find(|names| names.contains(&lower.as_str()));
     found.map(|names| names[0]).ok_or_else(|| {
-        let is_part = matches!(lower.as_str(), "epoch" | "dow" | "doy" | "isodow" | "isoyear" | "julian" | "timezone");
-        let (problem, code) = match is_part {
-            true => ("not supported", code::FEATURE_NOT_SUPPORTED),
-            false => ("not recognized", code::INVALID_PARAMETER_VALUE),
-        };
-        SqlError::new(code, format!("unit \"{lower}\" {problem} for type {}", of.name()))
+        let message = format!("unit \"{lower}\" not recognized for type {}", of.name());
+        SqlError::new(code::INVALID_PARAMETER_VALUE, message)
     })
 }
 
