@@ -388,3 +388,6 @@ pub(crate) fn too_long() -> SqlError {
 pub(crate) fn invalid_parameter(message: impl Into<String>) -> SqlError {
     SqlError::new(code::INVALID_PARAMETER_VALUE, message)
 }
+
+#[cfg(test)]
+mod tests;
