@@ -18,7 +18,7 @@ mod stream;
 
 pub use blocks::BlockCopy;
 pub(crate) use blocks::MirrorBlocks;
-pub use disk::{NewDisk, ServedDisk};
+pub use disk::{GrowingDisk, NewDisk, ServedDisk};
 #[doc(hidden)]
 pub use map::map_any;
 #[doc(hidden)]

@@ -6,7 +6,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{
+            AtomicU64,
+            Ordering::{AcqRel, Acquire, Release},
+        },
+        mpsc,
+    },
     thread,
 };
 
@@ -19,7 +26,7 @@ use plexus_membership::{
 };
 
 use super::{
-    disk::ServedDisk,
+    disk::{GrowingDisk, ServedDisk},
     map::{ChunkId, DiskNumber, Map, MapChange, UNIT_BYTES},
     message,
     protocol::{
@@ -47,6 +54,9 @@ pub struct Mirror {
     state: Mutex<State>,
     port: OnceLock<Arc<dyn WorkerPort<MirrorService>>>,
     proposals: mpsc::Sender<MapProposal>,
+    /// As in [`Mirror::bytes`].
+    bytes: AtomicU64,
+    known_bytes: AtomicU64,
     /// Wakes threads that wait for the first map, or for the end.
     has_map: Condvar,
 }
@@ -80,7 +90,9 @@ impl Mirror {
     pub fn new(me: NodeId, proposals: mpsc::Sender<MapProposal>) -> Arc<Self> {
         let (core, disks, sends) = (MirrorCore::new(me), BTreeMap::new(), Vec::new());
         let state = Mutex::new(State { is_ended: false, core, disks, sends });
-        Arc::new(Self { state, port: OnceLock::new(), proposals, has_map: Condvar::new() })
+        let [bytes, known_bytes] = [0; 2].map(AtomicU64::new);
+        let (port, has_map) = (OnceLock::new(), Condvar::new());
+        Arc::new(Self { state, port, proposals, bytes, known_bytes, has_map })
     }
 
     /// Returns the committed map, when there is one.
@@ -154,6 +166,19 @@ impl Mirror {
     pub fn unserve(&self, number: DiskNumber) {
         let disk = self.lock().disks.remove(&number);
         drop_aside(disk);
+    }
+
+    /// Returns a disk of this node that is to grow.
+    #[must_use]
+    pub fn growing(&self, number: DiskNumber) -> Option<GrowingDisk> {
+        self.lock().disks.get(&number).map(ServedDisk::growing)
+    }
+
+    /// Returns the bytes of the chunks of blocks: those that every member knows, and those that
+    /// other members may know already.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.bytes.load(Acquire), self.known_bytes.load(Acquire))
     }
 
     /// Has the chunks of these disks, which are away for too long, get other copies.
@@ -293,11 +318,13 @@ impl Mirror {
 
     /// Has the disks of this node obey a map, before the registry reports it.
     pub fn applied(&self, map: Arc<Map>) {
+        self.known_bytes.store(map.bytes(), Release);
         self.act(|core| core.applied(map));
     }
 
     /// Uses a committed map.
     pub fn committed(&self, map: Arc<Map>) {
+        self.bytes.fetch_max(map.bytes(), AcqRel);
         self.act(|core| core.committed(map));
         self.has_map.notify_all();
     }

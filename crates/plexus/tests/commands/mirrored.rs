@@ -245,6 +245,71 @@ fn disks_come_and_leave_and_are_replaced_while_clients_work() {
     assert!(checked.contains("no fault"), "{checked}");
 }
 
+/// Both disks and the group become larger while clients work, and all of it is still there after
+/// the loss of a host and of all power.
+#[test]
+fn disks_and_the_group_grow_while_clients_work() {
+    let servers = Servers::up();
+    servers.sql("a", "create table t (id int primary key, item text)").ok();
+    let insert = |host: &str, from: u32| {
+        let rows = format!("select g, repeat('long ', 600) from generate_series({from}, {}) g", from + 999);
+        servers.sql(host, &format!("insert into t {rows}"))
+    };
+    let disk = |host: &str, words: &str| servers.on(host, "disk").args(words.split(' ')).said();
+    let sizes = || {
+        let seen = servers.on("a", "disks").args(["--json"]).said().json();
+        let of = |disk: &Value| disk["size_mib"].as_u64().unwrap();
+        let disks: Vec<_> = seen["disks"].as_array().unwrap().iter().map(of).collect();
+        (seen["group_mib"].as_u64().unwrap(), disks)
+    };
+    let (group, disks) = sizes();
+    assert_eq!(group, 64);
+    let larger = disks[0] + 128;
+    for (host, words, why) in [
+        ("a", format!("grow 0 {}", disks[0]), "disk 0 has room for"),
+        ("a", "grow 0".to_owned(), "disk 0 has room for"),
+        ("a", "grow 7 999".to_owned(), "the group has no disk 7"),
+        ("a", format!("grow 1 {larger}"), "n2 belongs on b"),
+        ("a", "grow 0 100000000".to_owned(), "add another disk instead"),
+        ("a", "grow 0 8000000".to_owned(), "make room"),
+        ("a", "grow-group 64".to_owned(), "the group has 1 chunks: it can only grow"),
+        ("a", "grow-group 1000000".to_owned(), "no room for"),
+    ] {
+        let said = disk(host, &words).refusal();
+        assert!(said.contains(why) && said.lines().count() == 1, "{words}: {said}");
+    }
+    assert_eq!(sizes(), (group, disks.clone()));
+    // The first gets a size, the other one has a file that has become larger.
+    let grown = disk("a", &format!("grow 0 {larger}")).ok();
+    assert!(grown.contains(&format!("disk 0 has {larger} MiB")), "{grown}");
+    let file = fs::OpenOptions::new().write(true).open(servers.dir("b").join("disks/0")).unwrap();
+    file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
+    disk("b", "grow 1").ok();
+    assert_eq!(sizes(), (group, vec![larger, larger]));
+    let full = (0..40).find(|round| insert("a", 1000 * round).code != Some(0)).expect("the group is full");
+    let grown = disk("b", "grow-group 192").ok();
+    assert!(grown.contains("the group has 192 MiB"), "{grown}");
+    for (host, round) in ["w", "a", "b"].into_iter().zip(full..) {
+        insert(host, 1000 * round).ok();
+    }
+    let all = servers.count("w");
+    assert!(all.contains(&(1000 * (full + 3)).to_string()), "{all}");
+    servers.lose(&["a"]);
+    insert("b", 1000 * (full + 3)).ok();
+    servers.start(&["a"]);
+    servers.until_whole();
+    servers.lose(&HOSTS);
+    servers.start(&HOSTS);
+    servers.until_whole();
+    let after = servers.count("a");
+    assert!(after.contains(&(1000 * (full + 4)).to_string()), "{after}");
+    let scrubbed = disk("a", "scrub").ok();
+    assert!(scrubbed.contains("no difference"), "{scrubbed}");
+    let checked = servers.on("a", "store").args(["check"]).said().ok();
+    assert!(checked.contains("no fault"), "{checked}");
+    assert_eq!(sizes(), (192, vec![larger, larger]));
+}
+
 /// The disk that alone has everything is lost for good.
 #[test]
 fn a_group_without_its_newest_disk_waits_until_an_operator_gives_it_up() {

@@ -292,7 +292,11 @@ impl<D: Clone, W> MirrorCore<D, W> {
             return;
         }
         if map.copies(chunk).is_none() {
-            return self.end(number, Err(DiskRefusal::NoChunk));
+            // Other members may use a newer map already, in which the group is larger.
+            return match self.applied.as_ref().is_some_and(|map| map.copies(chunk).is_some()) {
+                true => drop(self.waiting.insert(number)),
+                false => self.end(number, Err(DiskRefusal::NoChunk)),
+            };
         }
         // A disk that has become stale since would lack the block without a dirty bit, and one that
         // gets writes since was not compared.

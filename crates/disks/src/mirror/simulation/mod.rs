@@ -135,6 +135,7 @@ struct Counts {
     moved: usize,
     removed: usize,
     replaced: usize,
+    grown: usize,
     scrubbed: usize,
 }
 

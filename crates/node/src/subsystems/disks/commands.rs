@@ -5,6 +5,7 @@
 //! | `disks` | none | [`DisksShown`] |
 //! | `disk.change` | [`ChangeArgs`] | nothing |
 //! | `disk.add` | [`AddArgs`] | the number of the disk |
+//! | `disk.grow` | [`GrowArgs`] | the MiB of its room for chunks |
 //! | `disk.scrub` | none | [`Scrubbed`], also as progress |
 //! | `disk.measure` | see `disk_speed.rs` | |
 
@@ -61,6 +62,8 @@ pub struct DisksShown {
     pub chunk_mib: u64,
     /// True while chunks move so that all disks become equally full.
     pub is_balancing: bool,
+    /// The MiB of the blocks.
+    pub group_mib: u64,
     /// The number of chunks that are moving.
     pub moving: usize,
     /// The disks.
@@ -81,6 +84,8 @@ pub enum ChangeArgs {
     Keep(u8),
     /// Chunks move until all disks are equally full.
     Rebalance,
+    /// The group of blocks grows to so many MiB.
+    GrowGroup(u64),
 }
 
 /// A disk that a user gives to the group. The file exists, with the label of this identifier.
@@ -101,10 +106,21 @@ pub struct AddArgs {
     pub replaces: Option<u8>,
 }
 
+/// A disk that is to grow: one of the node that gets the command.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrowArgs {
+    /// The number of the disk.
+    pub disk: u8,
+    /// MiB that the group may use; `None`: all that the file or device has.
+    pub size_mib: Option<u64>,
+}
+
 pub(super) const COMMANDS: &[NodeCommand] = &[
     NodeCommand::prompt("disks", disks),
     NodeCommand::waiting("disk.change", change),
     NodeCommand::waiting("disk.add", add),
+    NodeCommand::waiting("disk.grow", grow),
     NodeCommand::waiting("disk.scrub", scrub),
     NodeCommand::waiting("disk.measure", disk_speed::measure),
 ];
@@ -122,6 +138,9 @@ fn change(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<V
         ChangeArgs::Drop(disk) => MapChange::Leave(DiskNumber(disk), true),
         ChangeArgs::Keep(disk) => MapChange::Leave(DiskNumber(disk), false),
         ChangeArgs::Rebalance => MapChange::Balance(true),
+        ChangeArgs::GrowGroup(mib) => {
+            MapChange::GrowGroup(u32::try_from(mib / (map.chunk_bytes() >> 20)).unwrap_or(u32::MAX))
+        }
     };
     make(mirror, &map, change, progress)
 }
@@ -141,6 +160,25 @@ fn make(mirror: Arc<Mirror>, map: &Map, change: MapChange, progress: Progress<'_
     map.with(&change).map_err(|why| why.to_string())?;
     aside(progress, move || mirror.change(change).map_err(|why| why.to_string()))?;
     Ok(Value::Null)
+}
+
+fn grow(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let GrowArgs { disk, size_mib } = args(asked)?;
+    let mirror = on.runtime().handles().disks.mirror()?;
+    let (map, disk) = (mirror.map().ok_or(NO_MAP)?, DiskNumber(disk));
+    let id = map.disk(disk).ok_or_else(|| MapRefusal::NoDisk(disk).to_string())?.id;
+    let file = mirror.growing(disk).ok_or_else(|| format!("{disk} is not open in this node"))?;
+    let chunk_mib = map.chunk_bytes() >> 20;
+    let slots = match size_mib {
+        Some(mib) => u32::try_from(mib / chunk_mib).unwrap_or(u32::MAX),
+        None => file.slots_of_file().map_err(|why| why.to_string())?,
+    };
+    let change = MapChange::Grow { disk, id, slots };
+    map.with(&change).map_err(|why| why.to_string())?;
+    // First the file, then the map: with the new map every node may put chunks there.
+    aside(progress, move || file.grow(slots).map_err(|why| why.to_string()))?;
+    make(mirror, &map, change, progress)?;
+    json_of(&(u64::from(slots) * chunk_mib))
 }
 
 fn add(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
@@ -263,6 +301,7 @@ impl DisksHandle {
             version: map.version(),
             chunk_mib,
             is_balancing: map.is_balancing(),
+            group_mib: map.bytes() >> 20,
             moving: map.moves().count(),
             disks: map.disks().map(disk).collect(),
         })
