@@ -15,7 +15,10 @@ use std::{
     collections::BTreeSet,
     path::Path,
     slice,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     thread::{self, JoinHandle},
 };
 
@@ -143,7 +146,35 @@ pub struct ServedDisk {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// The failures of a disk.
+#[derive(Default)]
+pub(super) struct DiskFailures {
+    pub(super) reads: AtomicU64,
+    pub(super) writes: AtomicU64,
+    pub(super) syncs: AtomicU64,
+}
+
+impl DiskFailures {
+    fn all(&self) -> [&AtomicU64; 3] {
+        [&self.reads, &self.writes, &self.syncs]
+    }
+
+    /// Adds those of an earlier opening.
+    pub(super) fn add(&self, earlier: &Self) {
+        for (count, earlier) in self.all().into_iter().zip(earlier.all()) {
+            count.fetch_add(earlier.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+fn counted<T>(result: Result<T, DiskError>, failures: &AtomicU64) -> Result<T, DiskError> {
+    result.inspect_err(|_| {
+        failures.fetch_add(1, Relaxed);
+    })
+}
+
 struct Shared {
+    failures: Arc<DiskFailures>,
     device: FileDevice,
     disk: NewDisk,
     queue: JobQueue,
@@ -189,7 +220,9 @@ impl ServedDisk {
         device.read(BITS_START, &mut bits)?;
         let bits = Mutex::new(bits.to_vec());
         let (queue, disk, answer) = (JobQueue::default(), disk.clone(), Arc::new(answer));
+        let failures = Arc::default();
         let shared = Arc::new(Shared {
+            failures,
             device,
             disk,
             queue,
@@ -227,6 +260,10 @@ impl ServedDisk {
     pub fn note_opening(&self, opening: u64, known: u64) -> Result<(), DiskError> {
         let label = read_label(&self.shared.device)?;
         write_label(&self.shared.device, &Label { last: opening, before: known, ..label })
+    }
+
+    pub(super) fn failures(&self) -> Arc<DiskFailures> {
+        self.shared.failures.clone()
     }
 
     /// Returns a handle by which the disk can grow while it is used.
@@ -335,7 +372,7 @@ impl Shared {
             }
         }
         if !waiting.is_empty()
-            && let Err(why) = self.device.sync()
+            && let Err(why) = self.sync()
         {
             let why = failed(why);
             waiting.iter_mut().for_each(|(_, result)| *result = why.clone());
@@ -348,16 +385,16 @@ impl Shared {
         let DiskJob { slot, op, .. } = &run[0];
         match op {
             DiskOp::Write { offset, data } if run.len() == 1 && is_aligned(data) => {
-                self.device.write(self.place(*slot, *offset), data).map(|()| None)
+                self.write(self.place(*slot, *offset), data).map(|()| None)
             }
             DiskOp::Write { offset, .. } => {
                 let (bytes, length) = self.gathered(run);
-                self.device.write(self.place(*slot, *offset), &bytes.buffer[..length]).map(|()| None)
+                self.write(self.place(*slot, *offset), &bytes.buffer[..length]).map(|()| None)
             }
             DiskOp::Read { offset, length, .. } => {
                 let length = *length as usize;
                 let mut bytes = self.buffers.take(length);
-                self.device.read(self.place(*slot, *offset), &mut bytes.buffer[..length])?;
+                self.read(self.place(*slot, *offset), &mut bytes.buffer[..length])?;
                 Ok(Some(DiskAnswer::Read(Bytes::from_owner(bytes).slice(..length))))
             }
             DiskOp::Dirty => {
@@ -411,7 +448,7 @@ impl Shared {
             return Ok(());
         }
         let written = sectors.into_iter().try_for_each(|sector| self.write_bits(&bits, sector));
-        written.and_then(|()| self.device.sync()).inspect_err(|_| {
+        written.and_then(|()| self.sync()).inspect_err(|_| {
             // Those that are not durable are to be set again.
             set.iter().for_each(|bit| bits[bit / 8] &= !(1 << (bit % 8)));
         })
@@ -419,7 +456,19 @@ impl Shared {
 
     fn write_bits(&self, bits: &[u8], sector: usize) -> Result<(), DiskError> {
         let from = sector * SECTOR;
-        self.device.write(BITS_START + from as u64, &bits[from..from + SECTOR])
+        self.write(BITS_START + from as u64, &bits[from..from + SECTOR])
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        counted(self.device.write(at, bytes), &self.failures.writes)
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DiskError> {
+        counted(self.device.read(at, into), &self.failures.reads)
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        counted(self.device.sync(), &self.failures.syncs)
     }
 
     fn bit(&self, slot: u32, unit: u32) -> usize {

@@ -245,6 +245,39 @@ fn disks_come_and_leave_and_are_replaced_while_clients_work() {
     assert!(checked.contains("no fault"), "{checked}");
 }
 
+/// The others have room in other failure groups, so no operator has to act.
+#[test]
+fn a_disk_that_is_away_for_too_long_is_rebuilt_on_the_others() {
+    let servers = Servers::init(&[]);
+    for host in HOSTS {
+        let file = servers.dir(host).join("cluster.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let short = text.replace("rebuild_after_s = 3600", "rebuild_after_s = 2");
+        assert_ne!(short, text);
+        fs::write(&file, short).unwrap();
+    }
+    servers.start(&HOSTS);
+    servers.sql("a", "create table t (id int primary key)").ok();
+    servers.sql("a", "insert into t values (1), (2)").ok();
+    let new = servers.dir("w").join("disks/new");
+    servers.on("w", "disk add --no-rebalance").args([new]).said().ok();
+    let disks = || servers.on("w", "disks").args(["--json"]).said().json();
+    let used = |seen: &Value, disk: usize| seen["disks"][disk]["used_mib"].as_u64().unwrap();
+    let before = disks();
+    assert!(used(&before, 0) > 0 && used(&before, 2) == 0, "{before}");
+    servers.lose(&["b"]);
+    servers.sql("w", "insert into t values (3)").ok();
+    let has_left = |seen: &Value| seen["disks"].as_array().is_some_and(|disks| disks.len() == 2);
+    let after = until("disk 1 is rebuilt", disks, has_left);
+    assert_eq!((&after["disks"][1]["disk"], used(&after, 1)), (&Value::from(2), used(&before, 0)), "{after}");
+    servers.start(&["b"]);
+    servers.until_whole();
+    servers.lose(&["a"]);
+    assert_eq!(servers.sum("b"), ["3", "6"]);
+    servers.start(&["a"]);
+    servers.until_whole();
+}
+
 /// Both disks and the group become larger while clients work, and all of it is still there after
 /// the loss of a host and of all power.
 #[test]

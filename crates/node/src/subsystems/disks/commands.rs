@@ -47,8 +47,20 @@ pub struct DiskShown {
     /// The part of it that chunks have.
     pub used_mib: u64,
     /// MiB that are still to be copied to it, if this node serves it and it has returned or gets
-    /// chunks.
+    /// chunks; or away from it, if it leaves.
     pub left_mib: Option<u64>,
+    /// The KiB/s that this node has copied to it, or away from it, in the last seconds.
+    pub copied_kib_s: u64,
+    /// The seconds that this will take at this rate.
+    pub left_s: Option<u64>,
+    /// Reads that have failed since the start of the node that serves it.
+    pub failed_reads: u64,
+    /// Writes that have failed.
+    pub failed_writes: u64,
+    /// Syncs that have failed.
+    pub failed_syncs: u64,
+    /// Bad copies of blocks on it that this node has replaced since its start.
+    pub repaired_blocks: u64,
     /// The file or block device on the host of its node.
     pub path: String,
 }
@@ -282,6 +294,8 @@ impl DisksHandle {
         let chunk_mib = map.chunk_bytes() >> 20;
         let disk = |(number, disk): (DiskNumber, &DiskEntry)| {
             let described = self.description(disk);
+            let used_mib = u64::from(map.used_slots(number)) * chunk_mib;
+            let health = mirror.health(number, disk.id);
             DiskShown {
                 disk: number.0,
                 id: format!("{:032x}", disk.id),
@@ -292,8 +306,14 @@ impl DisksHandle {
                 state: state(disk).to_owned(),
                 lost_at: if disk.state == DiskState::Current { 0 } else { disk.lost_at },
                 size_mib: u64::from(disk.slots) * chunk_mib,
-                used_mib: u64::from(map.used_slots(number)) * chunk_mib,
-                left_mib: mirror.left_to_copy(number),
+                used_mib,
+                left_mib: mirror.left_to_copy(number).or(disk.is_leaving.then_some(used_mib)),
+                copied_kib_s: health.copied_kib_s,
+                left_s: None,
+                failed_reads: health.failed_reads,
+                failed_writes: health.failed_writes,
+                failed_syncs: health.failed_syncs,
+                repaired_blocks: health.repaired_blocks,
                 path: described.map_or_else(String::new, |found| found.path),
             }
         };
