@@ -260,7 +260,7 @@ fn a_disk_that_is_away_for_too_long_is_rebuilt_on_the_others() {
     servers.sql("a", "create table t (id int primary key)").ok();
     servers.sql("a", "insert into t values (1), (2)").ok();
     let new = servers.dir("w").join("disks/new");
-    servers.on("w", "disk add --no-rebalance").args([new]).said().ok();
+    servers.on("w", "disk add --no-rebalance").args([new.to_str().unwrap()]).said().ok();
     let disks = || servers.on("w", "disks").args(["--json"]).said().json();
     let used = |seen: &Value, disk: usize| seen["disks"][disk]["used_mib"].as_u64().unwrap();
     let before = disks();

@@ -17,10 +17,10 @@ use super::{
 const READ_AGAIN_MS: u64 = 1000;
 
 /// The contents that a disk of this node lacks: all that it has missed, or chunks that move to it.
+/// A disk that fails meanwhile returns only when this node has used the map in which it is stale,
+/// and so has no work.
 #[derive(Clone, PartialEq, Eq)]
 struct Work {
-    /// The version at which the state of the disk changed last.
-    began: u64,
     /// The chunks that move to it, with their slots; empty for a disk that is syncing.
     moves: Vec<(ChunkId, u32)>,
 }
@@ -30,7 +30,7 @@ impl Work {
         let moves = map.moves().filter(|moved| moved.to.disk == disk);
         let moves: Vec<_> = moves.map(|moved| (moved.chunk, moved.to.slot)).collect();
         let has_work = map.state(disk) == DiskState::Syncing || !moves.is_empty();
-        has_work.then_some(Self { began: map.disk(disk)?.changed, moves })
+        has_work.then_some(Self { moves })
     }
 
     fn is_move(&self) -> bool {
