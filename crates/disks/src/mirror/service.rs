@@ -383,7 +383,11 @@ impl Mirror {
         let state = self.lock();
         let failures = state.failures.get(&id);
         let failed = |of: fn(&DiskFailures) -> &AtomicU64| failures.map_or(0, |all| of(all).load(Relaxed));
-        let copied = state.copied.front().zip(state.copied.back()).map(|((from, before), (to, after))| {
+        // From when the copy has begun.
+        let pairs = state.copied.iter().zip(state.copied.iter().skip(1));
+        let mut moving = pairs.skip_while(|((_, one), (_, next))| one[disk.index()] == next[disk.index()]);
+        let first = moving.next().map(|(first, _)| first);
+        let copied = first.zip(state.copied.back()).map(|((from, before), (to, after))| {
             let units = after[disk.index()] - before[disk.index()];
             units * u64::from(UNIT_BYTES / 1024) * 1000 / (to - from).max(1)
         });

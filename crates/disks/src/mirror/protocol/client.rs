@@ -244,6 +244,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
         if self.is_ended {
             return self.finish(waiter, Err(DiskRefusal::Ended));
         }
+        self.client_requests += 1;
         let number = self.number();
         let operation = Operation { chunk, op, waiter, attempt: None, tried: Vec::new() };
         self.operations.insert(number, operation);

@@ -210,6 +210,8 @@ pub struct MirrorCore<D, W> {
     overdue: BTreeSet<DiskNumber>,
     /// The node ends: nothing begins any more.
     is_ended: bool,
+    /// The requests of clients that this node has seen: its own, and those to its disks.
+    client_requests: u64,
     /// All nodes may be ending: the disks of those that leave have everything.
     is_quiet: bool,
     /// Why the group cannot be used in this view.
@@ -280,6 +282,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
             planned: 0,
             overdue: BTreeSet::new(),
             is_ended: false,
+            client_requests: 0,
             is_quiet: false,
             stopped: None,
             next: 0,

@@ -55,6 +55,8 @@ pub(super) struct Resync {
     paused_until: u64,
     /// The time at which the unit was begun, in microseconds.
     began_us: u64,
+    /// The requests of clients that were seen before.
+    clients_before: u64,
     pace: Pace,
 }
 
@@ -136,6 +138,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
                 failures: 0,
                 paused_until: 0,
                 began_us: 0,
+                clients_before: 0,
                 pace: Pace::default(),
             });
             self.advance(&map, disk);
@@ -158,7 +161,8 @@ impl<D: Clone, W> MirrorCore<D, W> {
                 let members = self.members;
                 let id = self.number();
                 let resync = self.resyncs.get_mut(&disk).expect("a disk that returns");
-                (resync.step, resync.hold, resync.began_us) = (Step::Holding(members), Some(id), self.now_us);
+                (resync.step, resync.hold) = (Step::Holding(members), Some(id));
+                (resync.began_us, resync.clients_before) = (self.now_us, self.client_requests);
                 let hold = MirrorMessage::Hold { id, version: map.version(), chunk, unit };
                 members.iter().for_each(|member| self.send(member, hold.clone()));
                 return;
@@ -282,7 +286,10 @@ impl<D: Clone, W> MirrorCore<D, W> {
         resync.units.pop_front();
         resync.step = Step::Idle;
         let pause_us = resync.pace.pause_us(self.now_us.saturating_sub(resync.began_us));
-        resync.paused_until = self.now + pause_us / 1000;
+        // Without clients it uses all that the disks can do.
+        if self.client_requests > resync.clients_before {
+            resync.paused_until = self.now + pause_us / 1000;
+        }
         self.counts.copied_units += 1;
         self.counts.copied[disk.index()] += 1;
         let map = self.map.as_ref().expect("a map by which the unit was copied");
