@@ -89,7 +89,7 @@ pub struct DiskHealth {
     pub failed_syncs: u64,
     /// Copies of blocks on it that were bad, and that this node has replaced.
     pub repaired_blocks: u64,
-    /// The KiB/s of the last seconds that this node has copied to it, or away from it to other disks.
+    /// The KiB/s of the last seconds that this node has copied to it, or away from it.
     pub copied_kib_s: u64,
 }
 

@@ -278,8 +278,8 @@ fn a_disk_that_is_away_for_too_long_is_rebuilt_on_the_others() {
     servers.until_whole();
 }
 
-/// Both disks and the group become larger while clients work, and all is there after the loss of all
-/// power.
+/// Both disks and the group become larger while clients work, and all is there after the loss of
+/// all power.
 #[test]
 fn disks_and_the_group_grow_while_clients_work() {
     let servers = Servers::up();

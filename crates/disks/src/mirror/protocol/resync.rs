@@ -296,8 +296,8 @@ impl<D: Clone, W> MirrorCore<D, W> {
         let moved = map.moves().find(|moved| (moved.chunk, moved.to.disk) == (chunk, disk)).copied();
         match moved {
             Some(moved) => self.counts.copied[moved.from.index()] += 1,
-            // It waits for no answer: a bit that is left over costs the copy of a unit, and a bit of
-            // a later write is set behind this request, which a mark makes too old to be taken.
+            // It waits for no answer: a bit that is left over costs the copy of a unit. A bit of a
+            // later write is set behind this request, which a mark makes too old to be taken.
             None => {
                 if let Some(id) = self.ask_source(disk, chunk, DiskOp::Clean { unit }) {
                     self.requests.remove(&id);
