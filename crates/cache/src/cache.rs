@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::lock::{Mutex, MutexGuard};
 use plexus_base::BlockId;
-use plexus_disks::{PageType, Version, Writer};
+use plexus_disks::{Group, PageType, Version, Writer};
 use plexus_interconnect::{
     Answer, Reply,
     executor::{self, SharedWork},
@@ -82,7 +82,7 @@ pub struct Cache {
 struct Inner {
     port: Arc<CachePort>,
     tables: Vec<Arc<FrameTable>>,
-    blocks: u64,
+    group: Arc<Group>,
     writer: Writer,
     faults: Arc<Faults>,
     redo: Option<CacheRedo>,
@@ -135,13 +135,13 @@ impl Cache {
     pub(crate) fn new(
         port: Arc<CachePort>,
         tables: Vec<Arc<FrameTable>>,
-        blocks: u64,
+        group: Arc<Group>,
         writer: Writer,
         faults: Arc<Faults>,
         redo: Option<CacheRedo>,
     ) -> Self {
         let (closed, alone) = (AtomicBool::new(false), Mutex::new(()));
-        Self { inner: Arc::new(Inner { port, tables, blocks, writer, faults, redo, closed, alone }) }
+        Self { inner: Arc::new(Inner { port, tables, group, writer, faults, redo, closed, alone }) }
     }
 
     /// Runs tasks on the calling thread until all have ended, and returns their results in the
@@ -180,7 +180,7 @@ impl Cache {
     /// Returns the number of blocks.
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        self.inner.blocks
+        self.inner.group.blocks()
     }
 
     /// Returns whether changes are logged.
@@ -222,8 +222,9 @@ impl Cache {
     /// Checks that a task may ask for a block, and returns the frames that it may be in.
     fn check(&self, block: BlockId) -> Result<&FrameTable, CacheError> {
         let inner = &*self.inner;
-        if block.0 >= inner.blocks {
-            return Err(CacheError::OutOfRange { block, blocks: inner.blocks });
+        let blocks = inner.group.known_blocks();
+        if block.0 >= blocks {
+            return Err(CacheError::OutOfRange { block, blocks });
         }
         if self.is_closed() {
             return Err(CacheError::ShuttingDown);

@@ -352,12 +352,13 @@ mod tests {
         sync::{
             Arc, Mutex,
             atomic::{AtomicU32, Ordering::Relaxed},
+            mpsc,
         },
         task::{Context, Poll},
     };
 
     use plexus_base::{Epoch, Incarnation, NodeId, WorkerId, wire::DecodeError};
-    use plexus_disks::Writer;
+    use plexus_disks::{BlockSize, Group, GroupId, Shape, Writer, mirror::Mirror};
     use plexus_interconnect::Net;
     use plexus_membership::subsystem::WorkerPort;
 
@@ -452,7 +453,9 @@ mod tests {
         let writer = Writer { node: me, incarnation: Incarnation(1) };
         let (tables, stream) = (vec![Arc::clone(&table)], Arc::<Stream>::default());
         let redo = Some(CacheRedo::new(stream.clone()));
-        (Cache::new(stream.clone(), tables, blocks, writer, Arc::default(), redo), table, stream)
+        let shape = Shape { id: GroupId(1), block_size: BlockSize::from_kib(8).unwrap(), blocks };
+        let group = Arc::new(Group::mirrored(&shape, Mirror::new(me, mpsc::channel().0)));
+        (Cache::new(stream.clone(), tables, group, writer, Arc::default(), redo), table, stream)
     }
 
     fn change<'a>(cache: &'a Cache, table: &FrameTable, slot: Slot) -> Change<'a> {

@@ -10,7 +10,7 @@ use plexus_fabric::Window;
 use crate::{
     Cache, CacheRedo, CacheService, RedoAnswers,
     faults::Faults,
-    frames::FrameTable,
+    frames::{FrameTable, MAX_BLOCKS},
     protocol::Config,
     service::{CachePort, window_of},
 };
@@ -67,7 +67,9 @@ pub fn wire(
 ) -> Result<CacheParts, Box<dyn Error>> {
     let CacheSettings { me, incarnation, nodes, workers, cache_bytes, io_threads, disk_reads, carry_bytes } =
         settings;
-    let (blocks, block_size) = (group.shape().blocks, group.shape().block_size.bytes());
+    // A mirrored group may grow.
+    let blocks = if group.mirror().is_some() { MAX_BLOCKS } else { group.blocks() };
+    let block_size = group.shape().block_size.bytes();
     let frames = cache_bytes / u64::from(workers) / block_size as u64;
     let sets = ((frames / u64::from(WAYS)) as u32).max(1);
     let faults = Arc::<Faults>::default();
@@ -93,6 +95,6 @@ pub fn wire(
         tables.push(table);
     }
     let writer = Writer { node: me, incarnation };
-    let cache = Cache::new(port, tables, blocks, writer, faults, redo);
+    let cache = Cache::new(port, tables, group.clone(), writer, faults, redo);
     Ok(CacheParts { services, events, cache, windows, disk_reads: reads })
 }

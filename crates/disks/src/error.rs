@@ -41,6 +41,14 @@ pub enum DiskError {
         /// The most that its chunks can have; 0: not one chunk.
         most_mib: u64,
     },
+    /// A disk has no dirty bits for more chunks.
+    #[error("{path}: was made for at most {most_mib} MiB of chunks; add another disk instead")]
+    NoBits {
+        /// The file or block device.
+        path: PathBuf,
+        /// The room for chunks that its dirty bits suffice for.
+        most_mib: u64,
+    },
     /// There is no such device.
     #[error("{path}: there is no such device; correct the path")]
     NoDevice {

@@ -12,6 +12,7 @@ use std::{
     collections::BTreeMap,
     fs::{File, OpenOptions},
     io,
+    ops::Range,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
@@ -143,6 +144,24 @@ impl Group {
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// Returns the number of blocks, which every node knows. A mirrored group has whole chunks, and
+    /// may grow.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks_of(|(bytes, _)| bytes)
+    }
+
+    /// Returns the number of blocks that other nodes may use already.
+    #[must_use]
+    pub fn known_blocks(&self) -> u64 {
+        self.blocks_of(|(bytes, known)| bytes.max(known))
+    }
+
+    fn blocks_of(&self, bytes: impl Fn((u64, u64)) -> u64) -> u64 {
+        let mirrored = self.mirror().map(|mirror| bytes(mirror.bytes()));
+        self.shape.blocks.max(mirrored.unwrap_or(0) / self.shape.block_size.bytes() as u64)
     }
 
     /// Returns the disks that use the page cache because their file system refuses direct I/O.
@@ -333,9 +352,9 @@ impl Group {
     }
 
     fn checked(&self, block: BlockId) -> Result<BlockId, DiskError> {
-        match block.0 < self.shape.blocks {
+        match block.0 < self.known_blocks() {
             true => Ok(block),
-            false => Err(DiskError::OutOfRange { block, blocks: self.shape.blocks }),
+            false => Err(DiskError::OutOfRange { block, blocks: self.known_blocks() }),
         }
     }
 
@@ -458,7 +477,7 @@ fn create_disk(
 ) -> Result<(), DiskError> {
     let file = create_file(path)?;
     made.push(path.into());
-    preallocate(&file, length).map_err(|source| match source.kind() {
+    preallocate(&file, 0..length).map_err(|source| match source.kind() {
         io::ErrorKind::StorageFull => {
             DiskError::NoRoom { path: path.into(), needed_mib: length.div_ceil(UNIT), free_mib: 0 }
         }
@@ -492,12 +511,12 @@ pub(crate) fn create_file(path: &Path) -> Result<File, DiskError> {
     })
 }
 
-/// Gives a new file its length and its room: with one call where the file system can, else by
+/// Gives a file room for these bytes at its end: with one call where the file system can, else by
 /// writing zeros.
-pub(crate) fn preallocate(file: &File, length: u64) -> io::Result<()> {
-    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
+pub(crate) fn preallocate(file: &File, bytes: Range<u64>) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), bytes.start, bytes.end - bytes.start) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, length),
+        Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, bytes),
         Err(error) => Err(error.into()),
     }
 }

@@ -3,19 +3,19 @@
 use crate::{
     catalog::{Column, Table},
     error::{Result, SqlError, code},
-    types::{Value, text},
+    types::{Type, Value, text},
 };
 
-/// Appends a row as a line.
-pub(crate) fn put_line(into: &mut Vec<u8>, table: &Table, columns: &[usize], row: &[Value]) {
-    for (at, column) in columns.iter().enumerate() {
+/// Appends a row as a line: its values with their types.
+pub(crate) fn put_line<'a>(into: &mut Vec<u8>, row: impl Iterator<Item = (&'a Value, Type)>) {
+    for (at, (value, of)) in row.enumerate() {
         if at > 0 {
             into.push(b'\t');
         }
-        match &row[*column] {
+        match value {
             Value::Null => into.extend(b"\\N"),
             value => {
-                for byte in text::print(value, table.columns[*column].of).bytes() {
+                for byte in text::print(value, of).bytes() {
                     match byte {
                         b'\\' => into.extend(b"\\\\"),
                         b'\n' => into.extend(b"\\n"),

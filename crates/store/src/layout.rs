@@ -175,8 +175,8 @@ pub(crate) struct TakenStatus {
 /// # Errors
 /// A block cannot be had, or block 0 has something else.
 pub(crate) async fn make_or_open<B: Blocks, S: Space>(blocks: &B) -> Result<SpaceMap, StoreError> {
-    let all = blocks.blocks();
     let page = blocks.read(FIRST).await?;
+    let all = blocks.blocks();
     let map = |handed_out: HandedOut, user: usize| SpaceMap::new(SPACE, handed_out.extent, all, user);
     if page.iter().any(|byte| *byte != 0) {
         return Ok(map(HandedOut::read(&page)?, page.len()));

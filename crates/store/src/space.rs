@@ -20,7 +20,10 @@
 use std::{
     collections::HashSet,
     ops::Range,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -257,6 +260,8 @@ struct WaitedLeaf {
 /// The free blocks of a node.
 pub(crate) struct Stock {
     map: SpaceMap,
+    /// The blocks of the group.
+    all: AtomicU64,
     /// The leaves that were waited for last, each at a place of its own.
     waited: Mutex<[Option<WaitedLeaf>; WAITED]>,
     /// The extents, the oldest first.
@@ -265,11 +270,13 @@ pub(crate) struct Stock {
 
 impl Stock {
     pub(crate) fn new(map: SpaceMap) -> Self {
-        Self { map, waited: Mutex::new([None; WAITED]), held: Mutex::default() }
+        let all = AtomicU64::new(map.all);
+        Self { map, all, waited: Mutex::new([None; WAITED]), held: Mutex::default() }
     }
 
-    pub(crate) fn map(&self) -> &SpaceMap {
-        &self.map
+    /// Returns the places in the group as it was when an extent was last looked for.
+    pub(crate) fn map(&self) -> SpaceMap {
+        SpaceMap { all: self.all.load(Relaxed), ..self.map }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<HeldExtent>> {
@@ -287,7 +294,7 @@ impl Stock {
 
     /// Ends the use of a block by a task.
     fn change(&self, block: BlockId, act: impl FnOnce(&mut HeldExtent)) {
-        let extent = self.map.extent_of(block);
+        let extent = self.map().extent_of(block);
         let mut held = self.lock();
         if let Some(held) = held.iter_mut().find(|held| Some(held.extent) == extent) {
             held.out = held.out.saturating_sub(1);
@@ -306,7 +313,7 @@ impl Stock {
             };
             // The next owner looks at the blocks.
             blocks.durable(used.used).await?;
-            self.map.set(blocks, used.extent, ExtentState::Claimed(me), ExtentState::Released).await?;
+            self.map().set(blocks, used.extent, ExtentState::Claimed(me), ExtentState::Released).await?;
         }
     }
 
@@ -319,26 +326,28 @@ impl Stock {
         is_gone: impl Fn(Owner) -> bool,
         live: &mut impl AsyncFnMut() -> Result<InUse, StoreError>,
     ) -> Result<bool, StoreError> {
+        // The group may have grown.
+        self.all.store(blocks.blocks(), Relaxed);
         loop {
-            let states = self.map.states(blocks, false).await?;
+            let states = self.map().states(blocks, false).await?;
             let abandoned = (0..).zip(&states).find_map(|(extent, state)| match state {
                 ExtentState::Claimed(owner) if is_gone(*owner) => Some((extent, *state)),
                 ExtentState::Fresh => Some((extent, *state)),
                 _ => None,
             });
             let Some((extent, state)) = abandoned else { return Ok(false) };
-            if !self.map.set(blocks, extent, state, ExtentState::Claimed(me)).await? {
+            if !self.map().set(blocks, extent, state, ExtentState::Claimed(me)).await? {
                 continue;
             }
             let free = match state {
                 ExtentState::Fresh => {
                     let free = |block| FreeBlock { block: BlockId(block), last: Version(0) };
-                    self.map.blocks(extent).rev().map(free).collect()
+                    self.map().blocks(extent).rev().map(free).collect()
                 }
                 _ => self.free_blocks(blocks, extent, live).await?,
             };
             if free.is_empty() {
-                self.map.set(blocks, extent, ExtentState::Claimed(me), ExtentState::Released).await?;
+                self.map().set(blocks, extent, ExtentState::Claimed(me), ExtentState::Released).await?;
                 continue;
             }
             self.add(extent, free);
@@ -357,19 +366,19 @@ impl Stock {
         wanted: usize,
         live: &mut impl AsyncFnMut() -> Result<InUse, StoreError>,
     ) -> Result<Option<u64>, StoreError> {
-        let states = self.map.states(blocks, true).await?;
+        let states = self.map().states(blocks, true).await?;
         for (extent, state) in (0..).zip(states).skip(from as usize) {
             if self.count() >= wanted {
                 return Ok(Some(extent));
             }
             if state != ExtentState::Released
-                || !self.map.set(blocks, extent, state, ExtentState::Claimed(me)).await?
+                || !self.map().set(blocks, extent, state, ExtentState::Claimed(me)).await?
             {
                 continue;
             }
             let free = self.free_blocks(blocks, extent, live).await?;
             if free.is_empty() {
-                self.map.set(blocks, extent, ExtentState::Claimed(me), ExtentState::Released).await?;
+                self.map().set(blocks, extent, ExtentState::Claimed(me), ExtentState::Released).await?;
             } else {
                 self.add(extent, free);
             }
@@ -387,7 +396,7 @@ impl Stock {
         live: &mut impl AsyncFnMut() -> Result<InUse, StoreError>,
     ) -> Result<Vec<FreeBlock>, StoreError> {
         let live = live().await?;
-        let range = self.map.blocks(extent);
+        let range = self.map().blocks(extent);
         let mut free = Vec::new();
         for block in range.clone() {
             if (block - range.start).is_multiple_of(READ_AHEAD) {

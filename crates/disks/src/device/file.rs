@@ -3,6 +3,7 @@
 use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Seek, SeekFrom},
+    ops::Range,
     os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -40,7 +41,7 @@ impl FileDevice {
     pub fn create(path: &Path, length: u64, zeros: u64) -> Result<Self, DiskError> {
         check_room(&[path.to_owned()], length)?;
         let file = create_file(path)?;
-        let made = preallocate(&file, length).and_then(|()| write_zeros(&file, zeros));
+        let made = preallocate(&file, 0..length).and_then(|()| write_zeros(&file, 0..zeros));
         let made = made.and_then(|()| file.sync_all());
         let made = made.and_then(|()| durable::sync_name(path));
         made.map_err(DiskError::io("writing zeros", path)).and_then(|()| Self::open(path)).inspect_err(|_| {
@@ -152,11 +153,11 @@ impl Device for FileDevice {
     }
 }
 
-/// Writes `length` zeros to a file.
-pub(crate) fn write_zeros(file: &File, length: u64) -> io::Result<()> {
+/// Writes zeros to a file.
+pub(crate) fn write_zeros(file: &File, bytes: Range<u64>) -> io::Result<()> {
     let zeros = Buffer::zeroed(UNIT as usize);
-    (0..length).step_by(UNIT as usize).try_for_each(|at| {
-        let bytes = UNIT.min(length - at) as usize;
+    bytes.clone().step_by(UNIT as usize).try_for_each(|at| {
+        let bytes = UNIT.min(bytes.end - at) as usize;
         file.write_all_at(&zeros[..bytes], at)
     })
 }

@@ -90,6 +90,7 @@ impl MirrorBlocks {
                 "{block}: the copy on {bad:?} is bad, and is replaced by {version:?} of another one"
             );
             if self.write_differing(block, into, &copies)? {
+                self.mirror.note_repaired(&bad);
                 return Ok(version);
             }
         }

@@ -15,7 +15,10 @@ use std::{
     collections::BTreeSet,
     path::Path,
     slice,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     thread::{self, JoinHandle},
 };
 
@@ -25,6 +28,7 @@ use plexus_base::aligned::is_aligned;
 use super::{
     buffers::{BufferPool, PooledBuffer},
     map::UNIT_BYTES,
+    new::{extend, slots_of},
     protocol::{DiskAnswer, DiskOp},
     queue::{DiskJob, JobQueue, adjacent},
 };
@@ -77,7 +81,7 @@ impl NewDisk {
     }
 
     /// Returns the place of the first slot.
-    fn slots_start(&self) -> u64 {
+    pub(super) fn slots_start(&self) -> u64 {
         slots_start(self.slots, self.chunk_mib)
     }
 
@@ -87,7 +91,7 @@ impl NewDisk {
         disk_bytes(self.slots, self.chunk_mib)
     }
 
-    /// Compares a label with what is expected.
+    /// Compares a label with what is expected, except for the slots: the map counts them.
     pub(super) fn check(&self, path: &Path, found: &Label) -> Result<(), DiskError> {
         let expected = self.label();
         if (found.group, found.cluster) != (expected.group, expected.cluster) {
@@ -104,7 +108,6 @@ impl NewDisk {
         let facts = [
             ("a block size in bytes of", u64::from(found.block_size), u64::from(expected.block_size)),
             ("a chunk in bytes of", u64::from(found.unit), u64::from(expected.unit)),
-            ("slots", found.blocks, expected.blocks),
             ("disks in its label", u64::from(found.disks), 0),
         ];
         match facts.into_iter().find(|(_, found, expected)| found != expected) {
@@ -143,13 +146,43 @@ pub struct ServedDisk {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// The failures of a disk.
+#[derive(Default)]
+pub(super) struct DiskFailures {
+    pub(super) reads: AtomicU64,
+    pub(super) writes: AtomicU64,
+    pub(super) syncs: AtomicU64,
+}
+
+impl DiskFailures {
+    fn all(&self) -> [&AtomicU64; 3] {
+        [&self.reads, &self.writes, &self.syncs]
+    }
+
+    /// Adds those of an earlier opening.
+    pub(super) fn add(&self, earlier: &Self) {
+        for (count, earlier) in self.all().into_iter().zip(earlier.all()) {
+            count.fetch_add(earlier.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+fn counted<T>(result: Result<T, DiskError>, failures: &AtomicU64) -> Result<T, DiskError> {
+    result.inspect_err(|_| {
+        failures.fetch_add(1, Relaxed);
+    })
+}
+
 struct Shared {
+    failures: Arc<DiskFailures>,
     device: FileDevice,
     disk: NewDisk,
     queue: JobQueue,
     buffers: BufferPool,
     /// The dirty bits as they are on the disk.
     bits: Mutex<Vec<u8>>,
+    /// One thread has the disk grow.
+    growing: Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -174,16 +207,29 @@ impl ServedDisk {
             }
             why => why,
         })?;
-        disk.check(path, &read_label(&device)?)?;
-        if device.length() < disk.length() {
-            let (found, expected) = (device.length(), disk.length());
+        let label = read_label(&device)?;
+        disk.check(path, &label)?;
+        let slots = u32::try_from(label.blocks).unwrap_or(u32::MAX).min(disk.slots);
+        let (found, expected) = (device.length(), NewDisk { slots, ..disk.clone() }.length());
+        if found < expected {
             return Err(DiskError::Truncated { path: path.into(), found, expected });
         }
+        // An image, or the file of a new host, may be of a time before the disk has grown.
+        extend(&device, disk)?;
         let mut bits = Buffer::zeroed((disk.slots_start() - BITS_START) as usize);
         device.read(BITS_START, &mut bits)?;
         let bits = Mutex::new(bits.to_vec());
         let (queue, disk, answer) = (JobQueue::default(), disk.clone(), Arc::new(answer));
-        let shared = Arc::new(Shared { device, disk, queue, buffers: BufferPool::default(), bits });
+        let failures = Arc::default();
+        let shared = Arc::new(Shared {
+            failures,
+            device,
+            disk,
+            queue,
+            buffers: BufferPool::default(),
+            bits,
+            growing: Mutex::default(),
+        });
         let mut served = Self { shared: shared.clone(), threads: Vec::new() };
         for number in 0..=READERS {
             let (shared, answer) = (shared.clone(), answer.clone());
@@ -216,6 +262,16 @@ impl ServedDisk {
         write_label(&self.shared.device, &Label { last: opening, before: known, ..label })
     }
 
+    pub(super) fn failures(&self) -> Arc<DiskFailures> {
+        self.shared.failures.clone()
+    }
+
+    /// Returns a handle by which the disk can grow while it is used.
+    #[must_use]
+    pub fn growing(&self) -> GrowingDisk {
+        GrowingDisk(self.shared.clone())
+    }
+
     /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -232,6 +288,28 @@ impl ServedDisk {
     /// Executes a request behind all earlier ones of its place.
     pub fn submit(&self, job: DiskJob) {
         self.shared.queue.submit(job);
+    }
+}
+
+/// A disk that grows. Its slots stay where they are, so requests go on meanwhile.
+pub struct GrowingDisk(Arc<Shared>);
+
+impl GrowingDisk {
+    /// Returns the number of chunks for which the file or block device has room now.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn slots_of_file(&self) -> Result<u32, DiskError> {
+        slots_of(&self.0.device, self.0.disk.chunk_mib)
+    }
+
+    /// Gives the disk room for so many chunks, durably. The map may have them then.
+    ///
+    /// # Errors
+    /// There is too little room, or the system refuses.
+    pub fn grow(&self, slots: u32) -> Result<(), DiskError> {
+        let _one = lock(&self.0.growing);
+        extend(&self.0.device, &NewDisk { slots, ..self.0.disk.clone() })
     }
 }
 
@@ -294,7 +372,7 @@ impl Shared {
             }
         }
         if !waiting.is_empty()
-            && let Err(why) = self.device.sync()
+            && let Err(why) = self.sync()
         {
             let why = failed(why);
             waiting.iter_mut().for_each(|(_, result)| *result = why.clone());
@@ -307,16 +385,16 @@ impl Shared {
         let DiskJob { slot, op, .. } = &run[0];
         match op {
             DiskOp::Write { offset, data } if run.len() == 1 && is_aligned(data) => {
-                self.device.write(self.place(*slot, *offset), data).map(|()| None)
+                self.write(self.place(*slot, *offset), data).map(|()| None)
             }
             DiskOp::Write { offset, .. } => {
                 let (bytes, length) = self.gathered(run);
-                self.device.write(self.place(*slot, *offset), &bytes.buffer[..length]).map(|()| None)
+                self.write(self.place(*slot, *offset), &bytes.buffer[..length]).map(|()| None)
             }
             DiskOp::Read { offset, length, .. } => {
                 let length = *length as usize;
                 let mut bytes = self.buffers.take(length);
-                self.device.read(self.place(*slot, *offset), &mut bytes.buffer[..length])?;
+                self.read(self.place(*slot, *offset), &mut bytes.buffer[..length])?;
                 Ok(Some(DiskAnswer::Read(Bytes::from_owner(bytes).slice(..length))))
             }
             DiskOp::Dirty => {
@@ -370,7 +448,7 @@ impl Shared {
             return Ok(());
         }
         let written = sectors.into_iter().try_for_each(|sector| self.write_bits(&bits, sector));
-        written.and_then(|()| self.device.sync()).inspect_err(|_| {
+        written.and_then(|()| self.sync()).inspect_err(|_| {
             // Those that are not durable are to be set again.
             set.iter().for_each(|bit| bits[bit / 8] &= !(1 << (bit % 8)));
         })
@@ -378,7 +456,19 @@ impl Shared {
 
     fn write_bits(&self, bits: &[u8], sector: usize) -> Result<(), DiskError> {
         let from = sector * SECTOR;
-        self.device.write(BITS_START + from as u64, &bits[from..from + SECTOR])
+        self.write(BITS_START + from as u64, &bits[from..from + SECTOR])
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        counted(self.device.write(at, bytes), &self.failures.writes)
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DiskError> {
+        counted(self.device.read(at, into), &self.failures.reads)
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        counted(self.device.sync(), &self.failures.syncs)
     }
 
     fn bit(&self, slot: u32, unit: u32) -> usize {
@@ -566,6 +656,45 @@ mod tests {
     }
 
     #[test]
+    fn a_disk_grows_while_it_is_used_and_after_an_interruption() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        create_disk(&path, &new_disk()).unwrap();
+        let (disk, told) = open(&path);
+        let run = |disk: &ServedDisk, told: &Answers, slot, op| {
+            disk.submit(DiskJob { ticket: 5, slot, op, notes: true });
+            told.recv().unwrap().1
+        };
+        assert_eq!(run(&disk, &told, 2, write(0, 1)), DiskAnswer::Done);
+        assert_eq!(disk.growing().slots_of_file().unwrap(), 3);
+        // An interrupted growth, and what an operator has put there.
+        let file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+        std::io::Write::write_all(&mut &file, &[7; 70 << 20]).unwrap();
+        assert_eq!(disk.growing().slots_of_file().unwrap(), 4);
+        disk.growing().grow(4).unwrap();
+        let bytes = |byte| DiskAnswer::Read(vec![byte; 8192].into());
+        assert_eq!(run(&disk, &told, 3, read(0, false)), bytes(0));
+        assert_eq!(run(&disk, &told, 3, write(8192, 2)), DiskAnswer::Done);
+        // A second one does no harm, and neither does one that would be smaller.
+        disk.growing().grow(4).unwrap();
+        disk.growing().grow(2).unwrap();
+        let huge = disk.growing().grow(200_000).unwrap_err().to_string();
+        assert!(huge.contains("at most 8388608 MiB of chunks; add another disk"), "{huge}");
+        let much = disk.growing().grow(100_000).unwrap_err().to_string();
+        assert!(much.contains("MiB free; make room"), "{much}");
+        drop(disk);
+        // The map has the old size still, or has a larger one than the image.
+        for slots in [3, 4, 5] {
+            let (tell, told) = mpsc::channel();
+            let answer = move |ticket, answer| tell.send((ticket, answer)).unwrap();
+            let disk = ServedDisk::open(&path, &NewDisk { slots, ..new_disk() }, answer).unwrap();
+            assert_eq!(run(&disk, &told, 2, read(0, false)), bytes(1), "{slots}");
+            assert_eq!(run(&disk, &told, 3, read(8192, false)), bytes(2), "{slots}");
+        }
+        assert_eq!(fs::metadata(&path).unwrap().len(), NewDisk { slots: 5, ..new_disk() }.length());
+    }
+
+    #[test]
     fn another_disk_is_refused_and_nothing_is_changed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
@@ -581,7 +710,6 @@ mod tests {
             (NewDisk { group: GroupId(8), ..new_disk() }, "belongs to disk group"),
             (NewDisk { id: 12, ..new_disk() }, "is the disk 0000000000000000000000000000000b of the group"),
             (NewDisk { chunk_mib: 256, ..new_disk() }, "a chunk in bytes of 67108864"),
-            (NewDisk { slots: 4, ..new_disk() }, "slots 3, the configuration says 4"),
         ];
         for (disk, expected) in cases {
             let why = refused(&disk);

@@ -277,6 +277,12 @@ impl Map {
         self.chunks
     }
 
+    /// Returns the bytes of all chunks of blocks.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.chunks) * self.chunk_bytes()
+    }
+
     /// Returns the units of a chunk.
     #[must_use]
     pub fn units(&self) -> u32 {

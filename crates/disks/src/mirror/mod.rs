@@ -10,6 +10,7 @@ mod disk;
 pub mod map;
 mod message;
 mod new;
+mod pace;
 pub mod protocol;
 mod queue;
 mod scrub;
@@ -18,7 +19,7 @@ mod stream;
 
 pub use blocks::BlockCopy;
 pub(crate) use blocks::MirrorBlocks;
-pub use disk::{NewDisk, ServedDisk};
+pub use disk::{GrowingDisk, NewDisk, ServedDisk};
 #[doc(hidden)]
 pub use map::map_any;
 #[doc(hidden)]
@@ -26,5 +27,5 @@ pub use message::mirror_message_any;
 pub use new::{DiskPlace, ZeroProgress, create_disk, discard_disk, slots_of_device};
 pub use queue::DiskJob;
 pub use scrub::Scrubbed;
-pub use service::{ChunkWrite, Flush, Mirror, MirrorService};
+pub use service::{ChunkWrite, DiskHealth, Flush, Mirror, MirrorService};
 pub use stream::MirrorStream;

@@ -8,6 +8,7 @@ use std::{
     fs, io,
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
+    slice,
     time::{Duration, Instant},
 };
 
@@ -135,6 +136,46 @@ pub fn slots_of_device(path: &Path, chunk_mib: u32) -> Result<Option<u32>, DiskE
     }
 }
 
+/// Returns the number of chunks for which the file or block device of a disk has room now.
+pub(super) fn slots_of(device: &FileDevice, chunk_mib: u32) -> Result<u32, DiskError> {
+    // The length may have changed since it was opened.
+    Ok(most_slots(FileDevice::open(&device.path)?.length(), chunk_mib))
+}
+
+/// Gives a disk room for more chunks: zeroed, then named in the label, durably. If it ends in the
+/// middle, the label says what was there before. A label that names more is left as it is.
+pub(super) fn extend(device: &FileDevice, disk: &NewDisk) -> Result<(), DiskError> {
+    let label = read_label(device)?;
+    let old = NewDisk { slots: u32::try_from(label.blocks).unwrap_or(u32::MAX), ..disk.clone() };
+    if old.slots >= disk.slots {
+        return Ok(());
+    }
+    if old.slots_start() != disk.slots_start() {
+        let most_mib = (old.slots_start() - UNIT) * 8;
+        return Err(DiskError::NoBits { path: device.path.clone(), most_mib });
+    }
+    let new = old.length()..disk.length();
+    match is_block_device(&device.path) {
+        true if FileDevice::open(&device.path)?.length() < new.end => {
+            let found = FileDevice::open(&device.path)?.length();
+            return Err(too_small(&device.path, found, new.end, disk.chunk_mib));
+        }
+        true => new
+            .clone()
+            .step_by(STEP as usize)
+            .try_for_each(|from| zero(device, from..new.end.min(from + STEP)))?,
+        false => {
+            check_room(slice::from_ref(&device.path), new.end - new.start)?;
+            // An interrupted command or an operator has left what is behind it.
+            let cut = device.file.set_len(new.start);
+            let made = cut.and_then(|()| preallocate(&device.file, new));
+            made.map_err(DiskError::io("giving a disk its length", &device.path))?;
+        }
+    }
+    device.file.sync_all().map_err(DiskError::io("giving a disk its length", &device.path))?;
+    write_label(device, &Label { blocks: disk.slots.into(), ..label })
+}
+
 fn most_slots(bytes: u64, chunk_mib: u32) -> u32 {
     let most = u32::try_from(bytes / UNIT / u64::from(chunk_mib)).unwrap_or(u32::MAX);
     // The label and the dirty bits are less than a chunk.
@@ -260,7 +301,7 @@ fn make_file(path: &Path, disk: &NewDisk) -> Result<(), DiskError> {
     let _ = fs::remove_file(&new);
     let made = create_file(&new).and_then(|file| {
         let failed = DiskError::io("giving a disk its length", path);
-        preallocate(&file, disk.length()).and_then(|()| file.sync_all()).map_err(failed)?;
+        preallocate(&file, 0..disk.length()).and_then(|()| file.sync_all()).map_err(failed)?;
         let device = FileDevice::open(&new)?;
         write_label(&device, &disk.label())?;
         durable::rename(&new, path).map_err(DiskError::io("naming a disk", path))

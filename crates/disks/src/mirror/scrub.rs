@@ -16,13 +16,14 @@ use serde::{Deserialize, Serialize};
 use super::{
     MirrorBlocks,
     map::{ChunkId, DiskNumber, UNIT_BYTES},
+    pace::Pace,
     protocol::DiskRefusal,
     service::ChunkWrite,
 };
 use crate::{DiskError, Page, Version};
 
-/// The longest pause between two units while the disks are busy.
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// The pause after which copies that have changed meanwhile are read again.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// The attempts for a unit whose copies change meanwhile.
 const ATTEMPTS: u32 = 20;
@@ -74,7 +75,7 @@ impl MirrorBlocks {
         let chunks: Vec<_> = (0..map.chunks()).map(ChunkId).chain(streams).collect();
         let units = map.units();
         let mut found = Scrubbed { all: chunks.len() as u64 * u64::from(units), ..Scrubbed::default() };
-        let mut best = Duration::MAX;
+        let mut pace = Pace::default();
         for chunk in chunks {
             for unit in 0..units {
                 let began = Instant::now();
@@ -83,12 +84,7 @@ impl MirrorBlocks {
                 if !progress(&found) {
                     return Ok(found);
                 }
-                // Clients wait as long as this has waited.
-                let took = began.elapsed();
-                best = best.min(took);
-                if took > 2 * best {
-                    thread::sleep((2 * took).min(LONGEST_PAUSE));
-                }
+                thread::sleep(Duration::from_micros(pace.pause_us(began.elapsed().as_micros() as u64)));
             }
         }
         Ok(found)
@@ -118,7 +114,7 @@ impl MirrorBlocks {
                 .holding(chunk, unit, |hold| self.repair(chunk, unit, &disks, (hold, version), found));
             match held {
                 Err(DiskRefusal::Changed | DiskRefusal::NotReadable(_)) => {
-                    thread::sleep(LONGEST_PAUSE / 20);
+                    thread::sleep(AGAIN);
                 }
                 done => return Ok(done?),
             }
@@ -161,14 +157,13 @@ impl MirrorBlocks {
             }
         }
         let mut writes = Vec::new();
-        let (mut repaired, mut lost, mut differing) = (0, 0, 0);
+        let (mut lost, mut differing) = (0, 0);
         for (block, at) in self.blocks_of(chunk, unit) {
             match self.choose(block, at, &copies) {
                 Some(Choice::Replace(data, bad)) => {
                     tracing::warn!(
                         "{block}: the copy on {bad:?} is bad, and is replaced by that of another disk"
                     );
-                    repaired += bad.len() as u64;
                     let (offset, only, under) =
                         (unit * UNIT_BYTES + at as u32, Some((version, bad)), Some(hold));
                     writes.push(ChunkWrite { chunk, offset, data, only, under });
@@ -184,8 +179,11 @@ impl MirrorBlocks {
                 None => {}
             }
         }
+        let bad = writes.iter().filter_map(|write| write.only.clone()).flat_map(|(_, bad)| bad);
+        let bad: Vec<_> = bad.collect();
         self.mirror().write(writes)?;
-        found.repaired += repaired;
+        self.mirror().note_repaired(&bad);
+        found.repaired += bad.len() as u64;
         found.lost += lost;
         found.differing += differing;
         Ok(())

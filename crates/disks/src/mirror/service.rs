@@ -4,10 +4,18 @@
 //! are queued while its lock is held. Nothing else is done under it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     path::PathBuf,
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{
+            AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
+        },
+        mpsc,
+    },
     thread,
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -19,8 +27,8 @@ use plexus_membership::{
 };
 
 use super::{
-    disk::ServedDisk,
-    map::{ChunkId, DiskNumber, Map, MapChange, UNIT_BYTES},
+    disk::{DiskFailures, GrowingDisk, ServedDisk},
+    map::{ChunkId, DiskNumber, MAX_DISKS, Map, MapChange, UNIT_BYTES},
     message,
     protocol::{
         ClientOp, ClientResult, DiskAnswer, DiskRefusal, MapProposal, MirrorAction, MirrorCore, MirrorCounts,
@@ -47,6 +55,10 @@ pub struct Mirror {
     state: Mutex<State>,
     port: OnceLock<Arc<dyn WorkerPort<MirrorService>>>,
     proposals: mpsc::Sender<MapProposal>,
+    began: Instant,
+    /// As in [`Mirror::bytes`].
+    bytes: AtomicU64,
+    known_bytes: AtomicU64,
     /// Wakes threads that wait for the first map, or for the end.
     has_map: Condvar,
 }
@@ -56,6 +68,29 @@ struct State {
     core: MirrorCore<Bytes, Waiter>,
     disks: BTreeMap<DiskNumber, ServedDisk>,
     sends: Vec<(NodeId, Epoch, MirrorMessage<Bytes>)>,
+    /// Of the disks of this node, by their identifiers, since its start.
+    failures: BTreeMap<u128, Arc<DiskFailures>>,
+    repaired: [u64; MAX_DISKS],
+    /// The units that were copied to and from each disk by a time in milliseconds, every second.
+    copied: VecDeque<(u64, [u64; MAX_DISKS])>,
+}
+
+/// The seconds over which the rate of copies is measured.
+const RATE_SECONDS: usize = 10;
+
+/// The health of a disk, as this node has seen it since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DiskHealth {
+    /// Reads that have failed, if this node serves the disk.
+    pub failed_reads: u64,
+    /// Writes that have failed, likewise.
+    pub failed_writes: u64,
+    /// Syncs that have failed, likewise.
+    pub failed_syncs: u64,
+    /// Copies of blocks on it that were bad, and that this node has replaced.
+    pub repaired_blocks: u64,
+    /// The KiB/s of the last seconds that this node has copied to it, or away from it.
+    pub copied_kib_s: u64,
 }
 
 /// A write within one unit of a chunk.
@@ -79,8 +114,11 @@ impl Mirror {
     #[must_use]
     pub fn new(me: NodeId, proposals: mpsc::Sender<MapProposal>) -> Arc<Self> {
         let (core, disks, sends) = (MirrorCore::new(me), BTreeMap::new(), Vec::new());
-        let state = Mutex::new(State { is_ended: false, core, disks, sends });
-        Arc::new(Self { state, port: OnceLock::new(), proposals, has_map: Condvar::new() })
+        let (failures, repaired, copied) = (BTreeMap::new(), [0; MAX_DISKS], VecDeque::new());
+        let state = Mutex::new(State { is_ended: false, core, disks, sends, failures, repaired, copied });
+        let [bytes, known_bytes] = [0; 2].map(AtomicU64::new);
+        let (port, has_map) = (OnceLock::new(), Condvar::new());
+        Arc::new(Self { state, port, proposals, began: Instant::now(), bytes, known_bytes, has_map })
     }
 
     /// Returns the committed map, when there is one.
@@ -119,6 +157,10 @@ impl Mirror {
         let disk = open(Box::new(answer))?;
         let unused = {
             let mut state = self.lock();
+            let failures = disk.failures();
+            if let Some(earlier) = state.failures.insert(id, failures.clone()) {
+                failures.add(&earlier);
+            }
             match state.is_ended {
                 true => Some(disk),
                 false => state.disks.insert(number, disk),
@@ -154,6 +196,19 @@ impl Mirror {
     pub fn unserve(&self, number: DiskNumber) {
         let disk = self.lock().disks.remove(&number);
         drop_aside(disk);
+    }
+
+    /// Returns a disk of this node that is to grow.
+    #[must_use]
+    pub fn growing(&self, number: DiskNumber) -> Option<GrowingDisk> {
+        self.lock().disks.get(&number).map(ServedDisk::growing)
+    }
+
+    /// Returns the bytes of the chunks of blocks: those that every member knows, and those that
+    /// other members may know already.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.bytes.load(Acquire), self.known_bytes.load(Acquire))
     }
 
     /// Has the chunks of these disks, which are away for too long, get other copies.
@@ -293,11 +348,13 @@ impl Mirror {
 
     /// Has the disks of this node obey a map, before the registry reports it.
     pub fn applied(&self, map: Arc<Map>) {
+        self.known_bytes.store(map.bytes(), Release);
         self.act(|core| core.applied(map));
     }
 
     /// Uses a committed map.
     pub fn committed(&self, map: Arc<Map>) {
+        self.bytes.fetch_max(map.bytes(), AcqRel);
         self.act(|core| core.committed(map));
         self.has_map.notify_all();
     }
@@ -310,6 +367,43 @@ impl Mirror {
     /// Passes time, in milliseconds of any clock.
     pub fn tick(&self, now: u64) {
         self.act(|core| core.tick(now));
+        let mut state = self.lock();
+        if state.copied.back().is_none_or(|(last, _)| now >= last + 1000) {
+            let copied = state.core.counts().copied;
+            state.copied.push_back((now, copied));
+            if state.copied.len() > RATE_SECONDS + 1 {
+                state.copied.pop_front();
+            }
+        }
+    }
+
+    /// Returns the health of a disk, which has this identifier.
+    #[must_use]
+    pub fn health(&self, disk: DiskNumber, id: u128) -> DiskHealth {
+        let state = self.lock();
+        let failures = state.failures.get(&id);
+        let failed = |of: fn(&DiskFailures) -> &AtomicU64| failures.map_or(0, |all| of(all).load(Relaxed));
+        // From when the copy has begun.
+        let pairs = state.copied.iter().zip(state.copied.iter().skip(1));
+        let mut moving = pairs.skip_while(|((_, one), (_, next))| one[disk.index()] == next[disk.index()]);
+        let first = moving.next().map(|(first, _)| first);
+        let copied = first.zip(state.copied.back()).map(|((from, before), (to, after))| {
+            let units = after[disk.index()] - before[disk.index()];
+            units * u64::from(UNIT_BYTES / 1024) * 1000 / (to - from).max(1)
+        });
+        DiskHealth {
+            failed_reads: failed(|all| &all.reads),
+            failed_writes: failed(|all| &all.writes),
+            failed_syncs: failed(|all| &all.syncs),
+            repaired_blocks: state.repaired[disk.index()],
+            copied_kib_s: copied.unwrap_or(0),
+        }
+    }
+
+    /// Notes that bad copies on these disks were replaced.
+    pub(super) fn note_repaired(&self, disks: &[DiskNumber]) {
+        let mut state = self.lock();
+        disks.iter().for_each(|disk| state.repaired[disk.index()] += 1);
     }
 
     /// Returns the committed map.
@@ -372,6 +466,7 @@ impl Mirror {
         let has_sends = {
             let mut state = self.lock();
             let State { core, disks, sends, .. } = &mut *state;
+            core.pass(self.began.elapsed().as_micros() as u64);
             event(core);
             for action in core.take_actions() {
                 match action {

@@ -128,7 +128,8 @@ impl Nodes {
                     node.proposed(is_made);
                 }
             }
-            now += 100;
+            // Slow enough that a busy machine reads and writes within the timeout of a disk.
+            now += 5;
             self.nodes.iter().for_each(|node| node.tick(now));
             thread::sleep(Duration::from_micros(50));
         }

@@ -11,7 +11,7 @@ use std::{
 };
 
 pub(crate) use commands::force;
-pub use commands::{AddArgs, ChangeArgs, DiskShown, DisksShown};
+pub use commands::{AddArgs, ChangeArgs, DiskShown, DisksShown, GrowArgs};
 use plexus_admin::config::Config;
 use plexus_base::NodeId;
 pub use plexus_disks::mirror::Scrubbed;

@@ -12,7 +12,7 @@ use plexus_admin::{
 };
 use plexus_disks::mirror::{discard_disk, slots_of_device};
 use plexus_node::{
-    disks::{AddArgs, ChangeArgs, DiskShown, DisksShown, Scrubbed},
+    disks::{AddArgs, ChangeArgs, DiskShown, DisksShown, GrowArgs, Scrubbed},
     identity::Forced,
 };
 use serde_json::{Value, json};
@@ -86,6 +86,22 @@ enum DiskCommand {
         #[arg(long)]
         no_wait: bool,
     },
+    /// Give the group more room on a disk of this machine, while it is used.
+    Grow {
+        /// The number of the disk, as `plexus disks` shows it.
+        disk: u8,
+        /// MiB that the group may use: a file gets this length [default: all that the file or
+        /// block device has].
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_DISK_MIB))]
+        size_mib: Option<u64>,
+    },
+    /// Give the group more blocks, with two copies each, while it is used. It cannot become smaller
+    /// again.
+    GrowGroup {
+        /// MiB of all blocks: more than `plexus disks` shows.
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        size_mib: u64,
+    },
     /// Take a disk out of use: it gets no more writes until `online`.
     Offline {
         /// The number of the disk, as `plexus disks` shows it.
@@ -154,6 +170,16 @@ pub(crate) fn run(args: Args) -> Result<()> {
                     format!("disk {disk} has left the group; its file can be deleted")
                 }
             }
+        }
+        DiskCommand::Grow { disk, size_mib } => {
+            let size_mib = grow(&config, &mut node, disk, size_mib)?;
+            format!(
+                "disk {disk} has {size_mib} MiB for chunks; `plexus disk grow-group` gives the group more blocks"
+            )
+        }
+        DiskCommand::GrowGroup { size_mib } => {
+            change(&mut node, &ChangeArgs::GrowGroup(size_mib))?;
+            format!("the group has {} MiB", disks::seen(&config)?.group_mib)
         }
         DiskCommand::Offline { disk } => {
             change(&mut node, &ChangeArgs::Offline(disk))?;
@@ -240,6 +266,17 @@ fn add(config: &Config, node: &mut Control, new: &NewDiskArgs, replaces: Option<
         }
     });
     Ok(serde_json::from_value(number?)?)
+}
+
+/// Has a disk of this machine grow. Returns its MiB.
+fn grow(config: &Config, node: &mut Control, disk: u8, size_mib: Option<u64>) -> Result<u64> {
+    let known: DisksShown = serde_json::from_value(node.call("disks", Value::Null, |_| ())?)?;
+    let name = &of(&known, disk).with_context(|| format!("the group has no disk {disk}"))?.node;
+    check_is_local(config, name)?;
+    let mut node = connect(config, Some(name))?;
+    node.set_timeout(None)?;
+    let asked = serde_json::to_value(GrowArgs { disk, size_mib })?;
+    Ok(serde_json::from_value(node.call("disk.grow", asked, |_| ())?)?)
 }
 
 fn of(known: &DisksShown, number: u8) -> Option<&DiskShown> {

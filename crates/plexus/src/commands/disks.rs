@@ -5,7 +5,7 @@ use plexus_admin::{
     config::Config,
     control::{ANSWER_WITHIN, Seen},
 };
-use plexus_node::disks::DisksShown;
+use plexus_node::disks::{DiskShown, DisksShown};
 use plexus_observe::show::Table;
 
 use super::cluster::ClusterOptions;
@@ -25,7 +25,20 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.cluster.json {
         return output::json(&seen);
     }
-    let heads = ["disk", "node", "failure group", "state", "size MiB", "used MiB", "to copy MiB", "path"];
+    let heads = [
+        "disk",
+        "node",
+        "failure group",
+        "state",
+        "size MiB",
+        "used MiB",
+        "to copy MiB",
+        "MiB/s",
+        "left s",
+        "errors",
+        "repaired",
+        "path",
+    ];
     let mut table = Table::new(heads).left(heads.len());
     for disk in &seen.disks {
         table.row([
@@ -36,10 +49,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
             disk.size_mib.to_string(),
             disk.used_mib.to_string(),
             disk.left_mib.map(|left| left.to_string()).unwrap_or_default(),
+            disk.left_mib.map(|_| format!("{:.1}", disk.copied_kib_s as f64 / 1024.0)).unwrap_or_default(),
+            disk.left_s.map(|left| left.to_string()).unwrap_or_default(),
+            (disk.failed_reads + disk.failed_writes + disk.failed_syncs).to_string(),
+            disk.repaired_blocks.to_string(),
             disk.path.clone(),
         ]);
     }
     output::line(table.to_string().trim_end())?;
+    output::line(&format!("the group has {} MiB, with two copies", seen.group_mib))?;
     match (seen.moving, seen.is_balancing) {
         (0, false) => Ok(()),
         (moving, false) => output::line(&format!("{moving} chunks move")),
@@ -47,7 +65,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
 }
 
-/// Asks all nodes: each knows what is left to copy to its own disks.
+/// Asks all nodes: each knows what is left to copy to its own disks, and what it has done itself.
 ///
 /// # Errors
 /// No node answers, or the disks are not mirrored.
@@ -68,6 +86,20 @@ pub(super) fn seen(config: &Config) -> Result<DisksShown> {
             // Relative paths start at its directory.
             (disk.left_mib, disk.path) = (known.left_mib, known.path.clone());
         }
+        let sum = |count: fn(&DiskShown) -> u64| {
+            let of_node = |seen: &&DisksShown| seen.disks.iter().find(|known| known.id == disk.id).map(count);
+            answers.iter().filter_map(of_node).sum()
+        };
+        let counts: [u64; 5] = [
+            sum(|disk| disk.copied_kib_s),
+            sum(|disk| disk.failed_reads),
+            sum(|disk| disk.failed_writes),
+            sum(|disk| disk.failed_syncs),
+            sum(|disk| disk.repaired_blocks),
+        ];
+        [disk.copied_kib_s, disk.failed_reads, disk.failed_writes, disk.failed_syncs, disk.repaired_blocks] =
+            counts;
+        disk.left_s = disk.left_mib.and_then(|left| (left * 1024).checked_div(disk.copied_kib_s));
     }
     Ok(disks)
 }

@@ -285,6 +285,8 @@ pub(crate) fn until(what: &str, look: impl Fn() -> Value, is: impl Fn(&Value) ->
             return seen;
         }
         assert!(start.elapsed() < TIMEOUT, "waiting until {what}: {seen}");
+        // The nodes that it waits for need the processors.
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

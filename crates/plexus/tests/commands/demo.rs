@@ -51,7 +51,7 @@ impl Demo {
         let mut nodes = Vec::new();
         while nodes.len() < 2 {
             assert!(begin.elapsed() < TIMEOUT, "no workload runs");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(10));
             nodes = self.processes().into_iter().filter(|pid| works(*pid)).collect();
         }
         (child, nodes)
@@ -81,7 +81,7 @@ impl Demo {
                 break;
             }
             assert!(begin.elapsed() < TIMEOUT, "left: processes {processes:?}, files {files:?}");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(10));
         }
         let segments = fs::read_dir("/dev/shm")
             .into_iter()

@@ -245,6 +245,101 @@ fn disks_come_and_leave_and_are_replaced_while_clients_work() {
     assert!(checked.contains("no fault"), "{checked}");
 }
 
+/// The others have room in other failure groups, so no operator has to act.
+#[test]
+fn a_disk_that_is_away_for_too_long_is_rebuilt_on_the_others() {
+    let servers = Servers::init(&[]);
+    for host in HOSTS {
+        let file = servers.dir(host).join("cluster.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let short = text.replace("rebuild_after_s = 3600", "rebuild_after_s = 2");
+        assert_ne!(short, text);
+        fs::write(&file, short).unwrap();
+    }
+    servers.start(&HOSTS);
+    servers.sql("a", "create table t (id int primary key)").ok();
+    servers.sql("a", "insert into t values (1), (2)").ok();
+    let new = servers.dir("w").join("disks/new");
+    servers.on("w", "disk add --no-rebalance").args([new.to_str().unwrap()]).said().ok();
+    let disks = || servers.on("w", "disks").args(["--json"]).said().json();
+    let used = |seen: &Value, disk: usize| seen["disks"][disk]["used_mib"].as_u64().unwrap();
+    let before = disks();
+    assert!(used(&before, 0) > 0 && used(&before, 2) == 0, "{before}");
+    servers.lose(&["b"]);
+    servers.sql("w", "insert into t values (3)").ok();
+    let has_left = |seen: &Value| seen["disks"].as_array().is_some_and(|disks| disks.len() == 2);
+    let after = until("disk 1 is rebuilt", disks, has_left);
+    assert_eq!((&after["disks"][1]["disk"], used(&after, 1)), (&Value::from(2), used(&before, 0)), "{after}");
+    servers.start(&["b"]);
+    servers.until_whole();
+    servers.lose(&["a"]);
+    assert_eq!(servers.sum("b"), ["3", "6"]);
+    servers.start(&["a"]);
+    servers.until_whole();
+}
+
+/// Both disks and the group become larger while clients work, and all is there after the loss of
+/// all power.
+#[test]
+fn disks_and_the_group_grow_while_clients_work() {
+    let servers = Servers::up();
+    servers.sql("a", "create table t (id int primary key, item text)").ok();
+    let rows: Vec<_> = (0..32).map(|id| format!("({id}, '{}')", "x".repeat(3000))).collect();
+    servers.sql("a", &format!("insert into t values {}", rows.join(", "))).ok();
+    let double = |host: &str, rows: u32| {
+        servers.sql(host, &format!("insert into t select id + {rows}, item from t where id < {rows}"))
+    };
+    let disk = |host: &str, words: &str| servers.on(host, "disk").args(words.split(' ')).said();
+    let sizes = || {
+        let seen = servers.on("a", "disks").args(["--json"]).said().json();
+        let of = |disk: &Value| disk["size_mib"].as_u64().unwrap();
+        let disks: Vec<_> = seen["disks"].as_array().unwrap().iter().map(of).collect();
+        (seen["group_mib"].as_u64().unwrap(), disks)
+    };
+    let (group, disks) = sizes();
+    assert_eq!(group, 64);
+    let larger = disks[0] + 128;
+    for (host, words, why) in [
+        ("a", format!("grow 0 {}", disks[0]), "disk 0 has room for"),
+        ("a", "grow 0".to_owned(), "disk 0 has room for"),
+        ("a", "grow 7 999".to_owned(), "the group has no disk 7"),
+        ("a", format!("grow 1 {larger}"), "n2 belongs on b"),
+        ("a", "grow 0 100000000".to_owned(), "add another disk instead"),
+        ("a", "grow 0 8000000".to_owned(), "make room"),
+        ("a", "grow-group 64".to_owned(), "the group has 1 chunks: it can only grow"),
+        ("a", "grow-group 1000000".to_owned(), "no room for"),
+    ] {
+        let said = disk(host, &words).refusal();
+        assert!(said.contains(why) && said.lines().count() == 1, "{words}: {said}");
+    }
+    assert_eq!(sizes(), (group, disks.clone()));
+    // The first gets a size, the other one has a file that has become larger.
+    let grown = disk("a", &format!("grow 0 {larger}")).ok();
+    assert!(grown.contains(&format!("disk 0 has {larger} MiB")), "{grown}");
+    let file = fs::OpenOptions::new().write(true).open(servers.dir("b").join("disks/0")).unwrap();
+    file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
+    disk("b", "grow 1").ok();
+    assert_eq!(sizes(), (group, vec![larger, larger]));
+    let full = (5..20).map(|power| 1 << power).find(|rows| double("a", *rows).code != Some(0)).unwrap();
+    let grown = disk("b", "grow-group 192").ok();
+    assert!(grown.contains("the group has 192 MiB"), "{grown}");
+    double("w", full).ok();
+    let has = |host: &str, rows: u32| {
+        let counted = servers.count(host);
+        assert!(counted.contains(&rows.to_string()), "{rows}: {counted}");
+    };
+    has("b", 2 * full);
+    servers.lose(&HOSTS);
+    servers.start(&HOSTS);
+    servers.until_whole();
+    has("a", 2 * full);
+    let scrubbed = disk("a", "scrub").ok();
+    assert!(scrubbed.contains("no difference"), "{scrubbed}");
+    let checked = servers.on("a", "store").args(["check"]).said().ok();
+    assert!(checked.contains("no fault"), "{checked}");
+    assert_eq!(sizes(), (192, vec![larger, larger]));
+}
+
 /// The disk that alone has everything is lost for good.
 #[test]
 fn a_group_without_its_newest_disk_waits_until_an_operator_gives_it_up() {

@@ -243,6 +243,7 @@ pub(super) fn special_name(expr: &ast::Expr) -> Option<&'static str> {
         E::Overlay { .. } => "overlay",
         E::Ceil { .. } => "ceil",
         E::Floor { .. } => "floor",
+        E::Extract { .. } => "extract",
         _ => return None,
     })
 }

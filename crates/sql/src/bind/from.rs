@@ -55,12 +55,23 @@ pub(crate) struct Source {
     pub(crate) outer: Option<Vec<Expr>>,
     /// Rows of this source without partner stay, too.
     pub(crate) is_full: bool,
+    /// The key of the row is behind its columns.
+    pub(crate) has_key: bool,
 }
 
 impl Source {
     pub(crate) fn new(relation: Relation, offset: usize, width: usize) -> Self {
         let path = Path::default();
-        Self { relation, offset, width, path, conditions: Vec::new(), outer: None, is_full: false }
+        Self {
+            relation,
+            offset,
+            width,
+            path,
+            conditions: Vec::new(),
+            outer: None,
+            is_full: false,
+            has_key: false,
+        }
     }
 
     pub(crate) fn table(&self) -> Option<&Rc<Table>> {
@@ -125,6 +136,24 @@ pub(crate) fn conjuncts(expr: Expr, into: &mut Vec<Expr>) {
 pub(crate) fn bind(from: &[ast::TableWithJoins], around: Around<'_>) -> Result<From> {
     let mut bound = From::default();
     for item in from {
+        bound.add_item(item, around)?;
+    }
+    Ok(bound)
+}
+
+/// Binds the tables that are joined with one whose rows change. The key of its row is behind its
+/// columns.
+pub(crate) fn bind_with_target(
+    table: &Rc<Table>,
+    alias: &str,
+    items: &[ast::TableWithJoins],
+    around: Around<'_>,
+) -> Result<From> {
+    let width = table.columns.len() + 1;
+    let source = Source { has_key: true, ..Source::new(Relation::Table(table.clone()), 0, width) };
+    let mut bound =
+        From { sources: vec![source], columns: scope_of(table, alias), conditions: Vec::new(), width };
+    for item in items {
         bound.add_item(item, around)?;
     }
     Ok(bound)

@@ -75,6 +75,8 @@ pub(crate) struct Parameters {
     /// The rules of the tables that it changes, and the table whose rules are missing.
     pub(crate) targets: RefCell<HashMap<u64, Rc<Targets>>>,
     pub(crate) missing_targets: RefCell<Option<Rc<Table>>>,
+    /// The tables that it changes or, if false, whose rows must stay.
+    pub(crate) changed: RefCell<Vec<(u64, bool)>>,
     /// The views around the present query: their owners had the rights.
     pub(crate) views: Cell<usize>,
     /// The number of the next query of WITH.
@@ -183,6 +185,7 @@ impl Parameters {
         self.next_shared.set(0);
         self.depth.set(0);
         self.views.set(0);
+        self.changed.borrow_mut().clear();
     }
 
     /// Returns the type of a parameter; `wanted` is noted if it had none.
@@ -192,7 +195,8 @@ impl Parameters {
             types.resize(number + 1, Type::Unknown);
         }
         if types[number] == Type::Unknown {
-            types[number] = wanted.without_limits();
+            // The names of objects come as text.
+            types[number] = if wanted.is_reg() { Type::Text } else { wanted.without_limits() };
         }
         types[number]
     }
@@ -515,6 +519,16 @@ impl Scope<'_> {
             }
             E::ILike { negated, any: false, expr, pattern, escape_char } => {
                 self.like(expr, pattern, escape_char.as_deref(), *negated, true)?
+            }
+            E::Like { negated, any: true, expr, pattern, escape_char: None } => {
+                let operator =
+                    if *negated { BinaryOperator::PGNotLikeMatch } else { BinaryOperator::PGLikeMatch };
+                self.quantified(expr, &operator, pattern, false)?
+            }
+            E::ILike { negated, any: true, expr, pattern, escape_char: None } => {
+                let operator =
+                    if *negated { BinaryOperator::PGNotILikeMatch } else { BinaryOperator::PGILikeMatch };
+                self.quantified(expr, &operator, pattern, false)?
             }
             E::SimilarTo { negated, expr, pattern, escape_char } => {
                 self.similar(expr, pattern, escape_char.as_deref(), *negated)?

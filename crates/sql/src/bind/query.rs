@@ -10,6 +10,7 @@ use super::{
     select::{self, ResultColumn, Select, refuse},
 };
 use crate::{
+    dml::{Change, bind_change, is_change},
     error::{Result, SqlError, code},
     expr::Expr,
     parse::folded,
@@ -33,6 +34,8 @@ pub(crate) enum Body {
     Select(Box<Select>),
     Set(Box<SetOperation>),
     Values(Vec<Vec<Expr>>),
+    /// A change within WITH: the rows that it returns.
+    Change(Box<Change>),
 }
 
 /// UNION, INTERSECT or EXCEPT.
@@ -120,7 +123,18 @@ pub(crate) fn bind(query: &ast::Query, around: Around<'_>) -> Result<Query> {
 }
 
 fn bind_with(query: &ast::Query, around: Around<'_>) -> Result<Query> {
-    let Some(with) = &query.with else { return bind_body(query, around) };
+    let (mut bound, all) = bind_names(query.with.as_ref(), around, |around| bind_body(query, around))?;
+    bound.with.splice(0..0, all);
+    Ok(bound)
+}
+
+/// Binds the queries of WITH, and then what may name them.
+pub(crate) fn bind_names<T>(
+    with: Option<&ast::With>,
+    around: Around<'_>,
+    act: impl FnOnce(Around<'_>) -> Result<T>,
+) -> Result<(T, Vec<Rc<Shared>>)> {
+    let Some(with) = with else { return Ok((act(around)?, Vec::new())) };
     let (mut names, mut all) = (Vec::<(String, Reference)>::new(), Vec::new());
     for cte in &with.cte_tables {
         refuse(cte.from.is_some(), "this form of WITH")?;
@@ -137,9 +151,7 @@ fn bind_with(query: &ast::Query, around: Around<'_>) -> Result<Query> {
         names.push((name, Reference { relation: Relation::Shared(shared), columns }));
     }
     let known = With { shared: names, around: around.with };
-    let mut bound = bind_body(query, Around { with: Some(&known), ..around })?;
-    bound.with.splice(0..0, all);
-    Ok(bound)
+    Ok((act(Around { with: Some(&known), ..around })?, all))
 }
 
 fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) -> Result<Shared> {
@@ -164,7 +176,14 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
     };
     let (query, recursive) = match sides {
         None => {
-            let mut query = bind(&cte.query, around)?;
+            let mut query = match is_change(&cte.query) {
+                false => bind(&cte.query, around)?,
+                true => {
+                    let change = bind_change(&ast::Statement::Query(cte.query.clone()), around)?;
+                    let columns = change.columns.clone();
+                    Query { body: Body::Change(Box::new(change)), with: Vec::new(), columns }
+                }
+            };
             named(&mut query)?;
             (query, None)
         }

@@ -127,7 +127,7 @@ fn name_of(expr: &ast::Expr) -> String {
 fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
     use ast::Expr as E;
     let of_type = |of: &ast::DataType| {
-        let of = super::type_of(of).ok()?;
+        let of = super::type_of(of).ok()?.unrounded();
         // An array is named as its elements are.
         let name = match if let Type::Array(element) = of { *element } else { of } {
             Type::Int2 => "int2",
@@ -140,6 +140,8 @@ fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
             Type::Char(_) => "bpchar",
             Type::Timestamp => "timestamp",
             Type::TimestampTz => "timestamptz",
+            Type::TimeOfDay => "time",
+            Type::TimeTz => "timetz",
             Type::TimeOfDay => "time",
             Type::TimeTz => "timetz",
             Type::OneByte => "char",

@@ -9,7 +9,7 @@ use crate::{
     dml::target::{bind_condition, missing_key, referenced_tree},
     error::{Result, SqlError, code},
     parse::{folded, relation},
-    types::Type,
+    types::{Type, encode},
 };
 
 /// A constraint as a statement defines it.
@@ -93,7 +93,7 @@ pub(super) fn columns_of(table: &Table, names: &[String]) -> Result<Vec<usize>> 
 
 /// Refuses a type whose values have no order in keys.
 pub(super) fn check_key_type(of: Type) -> Result<()> {
-    refuse(matches!(of, Type::Numeric(_)), "a key of type numeric")
+    refuse(!encode::has_keys(of), &format!("a key of type {}", of.name()))
 }
 
 /// Adds a primary key to a table, whose rows must move to its order.

@@ -400,7 +400,7 @@ async fn act(
     }
     for row in rows {
         if set.is_empty() {
-            delete_row(run, targets, at, &conditions, row).await?;
+            delete_row(run, targets, at, &conditions, row, &[]).await?;
         } else {
             update_row(run, targets, at, &conditions, &set, row, None).await?;
         }

@@ -1,5 +1,6 @@
 //! INSERT, UPDATE and DELETE.
 
+mod bind;
 pub(crate) mod foreign;
 mod rows;
 pub(crate) mod target;
@@ -8,21 +9,21 @@ use std::{collections::HashSet, rc::Rc};
 
 use sqlparser::ast;
 
+pub(crate) use self::{
+    bind::{bind_change, is_change},
+    rows::{Arbiter, insert_rows, put_entry},
+    target::{Target, Targets, default_of},
+};
 use self::{
     foreign::finish,
     rows::{Inserted, check_nulls, delete_row, insert_row, update_row},
-};
-pub(crate) use self::{
-    rows::{Arbiter, insert_rows, put_entry},
-    target::{Target, Targets, default_of},
 };
 
 use crate::{
     bind::{
         Around, Parameters, Scope, assign,
         from::{Source, scope_of},
-        paths::single_source,
-        query::{self, Query},
+        query::{self, Query, Shared},
         select::{ResultColumn, bind_items, refuse},
     },
     catalog::{Column, Identity, IndexPart, Table},
@@ -43,13 +44,26 @@ pub(crate) struct Change {
     pub(crate) kind: ChangeKind,
     pub(crate) returning: Vec<Expr>,
     pub(crate) columns: Vec<ResultColumn>,
+    /// The queries of its WITH.
+    pub(crate) with: Vec<Rc<Shared>>,
+}
+
+/// The tables that are joined with the one that changes. In their rows the key of its row is behind
+/// its columns.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) sources: Vec<Source>,
+    /// Conditions without columns.
+    pub(crate) constant: Vec<Expr>,
+    /// The conditions that must hold for the newest row, too.
+    pub(crate) conditions: Vec<Expr>,
 }
 
 #[derive(Debug)]
 pub(crate) enum ChangeKind {
     Insert { source: NewRows, conflict: Conflict },
-    Update { source: Source, set: Vec<(usize, Expr)> },
-    Delete { source: Source },
+    Update { source: Source, set: Vec<(usize, Expr)>, joined: Option<Joined> },
+    Delete { source: Source, joined: Option<Joined> },
 }
 
 /// The rows to insert.
@@ -174,12 +188,8 @@ fn returning(
 }
 
 /// Binds INSERT into a table.
-pub(crate) fn bind_insert(
-    insert: &ast::Insert,
-    targets: &Rc<Targets>,
-    parameters: &Parameters,
-) -> Result<Change> {
-    let table = targets.table();
+fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) -> Result<Change> {
+    let (table, parameters) = (targets.table(), around.parameters);
     let mut rest = insert.clone();
     rest.columns.clear();
     rest.overriding = None;
@@ -195,7 +205,7 @@ pub(crate) fn bind_insert(
     )?;
     let alias = insert.table_alias.as_ref().map_or(table.name.clone(), |alias| folded(&alias.alias));
     let columns = columns_of(table, &insert.columns)?;
-    let none = Scope::new(&[], parameters);
+    let none = Scope { with: around.with, parent: around.parent, ..Scope::new(&[], parameters) };
     // A column without a value has its default.
     let fill = |values: Vec<(usize, Option<Expr>)>| -> Result<Vec<Expr>> {
         let mut row: Vec<Option<Expr>> = vec![None; table.columns.len()];
@@ -240,7 +250,7 @@ pub(crate) fn bind_insert(
                 NewRows::Values(rows)
             }
             _ => {
-                let query = query::bind(query, Around { parameters, parent: None, with: None })?;
+                let query = query::bind(query, around)?;
                 check(query.columns.len())?;
                 let mut bound = Vec::new();
                 for (at, (column, given)) in columns.iter().zip(&query.columns).enumerate() {
@@ -285,7 +295,14 @@ pub(crate) fn bind_insert(
     let scope = Scope::new(&own, parameters);
     let (returning, result) = returning(&scope, insert.returning.as_ref())?;
     let kind = ChangeKind::Insert { source, conflict };
-    Ok(Change { table: table.clone(), targets: targets.clone(), kind, returning, columns: result })
+    Ok(Change {
+        table: table.clone(),
+        targets: targets.clone(),
+        kind,
+        returning,
+        columns: result,
+        with: Vec::new(),
+    })
 }
 
 /// Returns the unique keys that ON CONFLICT names; without names, all of the table.
@@ -349,54 +366,6 @@ fn table_and_alias(table: &ast::TableWithJoins) -> Result<String> {
     }
 }
 
-/// Binds UPDATE of a table.
-pub(crate) fn bind_update(
-    update: &ast::Update,
-    targets: &Rc<Targets>,
-    parameters: &Parameters,
-) -> Result<Change> {
-    let table = targets.table();
-    let alias = table_and_alias(&update.table)?;
-    let is_plain = update.from.is_none()
-        && update.or.is_none()
-        && update.limit.is_none()
-        && update.order_by.is_empty()
-        && update.output.is_none()
-        && update.on_cluster.is_none();
-    refuse(!is_plain, "UPDATE with FROM")?;
-    let columns = scope_of(table, &alias);
-    let scope = Scope::new(&columns, parameters);
-    let set = assignments(table, &scope, &update.assignments)?;
-    let condition = update.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
-    let (returning, result) = returning(&scope, update.returning.as_ref())?;
-    let kind = ChangeKind::Update { source: single_source(table, condition), set };
-    Ok(Change { table: table.clone(), targets: targets.clone(), kind, returning, columns: result })
-}
-
-/// Binds DELETE from a table.
-pub(crate) fn bind_delete(
-    delete: &ast::Delete,
-    targets: &Rc<Targets>,
-    parameters: &Parameters,
-) -> Result<Change> {
-    let table = targets.table();
-    let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
-    let [from] = &from[..] else { return Err(SqlError::unsupported("DELETE from several tables")) };
-    let is_plain = delete.using.is_none()
-        && delete.tables.is_empty()
-        && delete.limit.is_none()
-        && delete.order_by.is_empty()
-        && delete.output.is_none()
-        && delete.on_cluster.is_none();
-    refuse(!is_plain, "DELETE with USING")?;
-    let columns = scope_of(table, &table_and_alias(from)?);
-    let scope = Scope::new(&columns, parameters);
-    let condition = delete.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
-    let (returning, result) = returning(&scope, delete.returning.as_ref())?;
-    let kind = ChangeKind::Delete { source: single_source(table, condition) };
-    Ok(Change { table: table.clone(), targets: targets.clone(), kind, returning, columns: result })
-}
-
 /// Returns the detail of an error about a row.
 fn failing_row(table: &Table, row: &[Value]) -> String {
     let shown = table.columns.iter().zip(row).map(|(column, value)| match value {
@@ -408,6 +377,7 @@ fn failing_row(table: &Table, row: &[Value]) -> String {
 
 /// Runs a change.
 pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> {
+    exec::query::begin_with(run, &change.with).await?;
     run.context.constraints.begin_statement();
     let changed = change_rows(run, change).await?;
     finish(run, &change.targets).await?;
@@ -442,22 +412,60 @@ async fn change_rows(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> 
                 }
             }
         }
-        ChangeKind::Update { source, set } => {
+        ChangeKind::Update { source, set, joined: None } => {
             for key in keys(run, targets.table(), source).await? {
                 if let Some(row) = update_row(run, targets, 0, &source.conditions, set, key?, None).await? {
                     note(run, change, &mut changed, &row).await?;
                 }
             }
         }
-        ChangeKind::Delete { source } => {
+        ChangeKind::Update { set, joined: Some(joined), .. } => {
+            for (key, behind) in joined_rows(run, joined, targets.table().columns.len()).await? {
+                let conditions = &joined.conditions;
+                let updated = update_row(run, targets, 0, conditions, set, key, Some(&behind)).await?;
+                if let Some(row) = updated {
+                    note(run, change, &mut changed, &[row, behind].concat()).await?;
+                }
+            }
+        }
+        ChangeKind::Delete { source, joined: None } => {
             for key in keys(run, targets.table(), source).await? {
-                if let Some(row) = delete_row(run, targets, 0, &source.conditions, key?).await? {
+                if let Some(row) = delete_row(run, targets, 0, &source.conditions, key?, &[]).await? {
                     note(run, change, &mut changed, &row).await?;
+                }
+            }
+        }
+        ChangeKind::Delete { joined: Some(joined), .. } => {
+            for (key, behind) in joined_rows(run, joined, targets.table().columns.len()).await? {
+                let gone = delete_row(run, targets, 0, &joined.conditions, key, &behind).await?;
+                if let Some(row) = gone {
+                    note(run, change, &mut changed, &[row, behind].concat()).await?;
                 }
             }
         }
     }
     Ok(changed)
+}
+
+/// Returns the keys of the rows to change with what is behind them in joined rows; each row once.
+async fn joined_rows(run: &mut Run<'_>, joined: &Joined, width: usize) -> Result<Vec<(Vec<u8>, Vec<Value>)>> {
+    let (mut found, mut seen) = (Vec::new(), HashSet::new());
+    let constant = &joined.constant;
+    if !run.complete(&mut |run| exec::all_hold(constant, run.inputs(&[]))).await? {
+        return Ok(found);
+    }
+    exec::scan::joined(run, &joined.sources, &mut |run, row| {
+        let behind = &row[width..];
+        if let Some(Value::Bytes(key)) = behind.first()
+            && seen.insert(key.clone())
+        {
+            run.keep(behind)?;
+            found.push((key.clone(), behind.to_vec()));
+        }
+        Ok(true)
+    })
+    .await?;
+    Ok(found)
 }
 
 /// The most changes of a row that is in the way and then is gone.

@@ -184,17 +184,26 @@ pub(crate) async fn put_entry(
     }
 }
 
-/// Returns the newest values of a row if it still meets the conditions.
+/// Returns the newest values of a row if it still meets the conditions, with the values behind it.
 fn newest(
     table: &Table,
     conditions: &[Expr],
     bytes: Option<&[u8]>,
+    behind: &[Value],
     inputs: Inputs<'_>,
 ) -> Result<Option<Vec<Value>>> {
     let Some(bytes) = bytes else { return Ok(None) };
     let row = encode::read_row(bytes, table.columns.len())?;
+    let whole;
+    let seen = match behind {
+        [] => &row[..],
+        behind => {
+            whole = [&row[..], behind].concat();
+            &whole
+        }
+    };
     for condition in conditions {
-        if !condition.holds(Inputs { row: &row, ..inputs })? {
+        if !condition.holds(Inputs { row: seen, ..inputs })? {
             return Ok(None);
         }
     }
@@ -208,13 +217,14 @@ pub(super) async fn delete_row(
     at: usize,
     conditions: &[Expr],
     key: Vec<u8>,
+    behind: &[Value],
 ) -> Result<Option<Vec<Value>>> {
     let target = &targets.0[at];
     let inputs = run.inputs(&[]);
     let gone = loop {
         let mut gone = Ok(None);
         let mut remove = |bytes: Option<&[u8]>| {
-            gone = newest(&target.table, conditions, bytes, inputs);
+            gone = newest(&target.table, conditions, bytes, behind, inputs);
             if matches!(gone, Ok(Some(_))) { RowChange::Remove } else { RowChange::Keep }
         };
         run.by.change(target.table.rows(), &key, &mut remove).await?;

@@ -124,7 +124,7 @@ pub(crate) fn out_of_memory() -> SqlError {
     SqlError::new("53200", "out of memory: the rows of the statement need more than 256 MiB")
 }
 
-fn all_hold(conditions: &[Expr], inputs: Inputs<'_>) -> Result<bool> {
+pub(crate) fn all_hold(conditions: &[Expr], inputs: Inputs<'_>) -> Result<bool> {
     for condition in conditions {
         if !condition.holds(inputs)? {
             return Ok(false);

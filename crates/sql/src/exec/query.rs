@@ -10,6 +10,7 @@ use sqlparser::ast::SetOperator;
 use super::{Run, scan::KeptRows, select};
 use crate::{
     bind::query::{Body, Query, SetOperation, Shared},
+    dml,
     error::Result,
     expr::Expr,
     spool::Rows,
@@ -18,12 +19,9 @@ use crate::{
 
 /// Runs a query and returns its rows.
 pub(crate) async fn rows(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
-    for shared in &query.with {
-        let outer = &shared.outer;
-        let outer = run.complete(&mut |run| evaluate(outer, run)).await?;
-        run.context.answers.begin_shared(shared, outer);
-    }
+    begin_with(run, &query.with).await?;
     match &query.body {
+        Body::Change(change) => Ok(Box::pin(dml::run(run, change)).await?.returned.into()),
         Body::Select(query) => select(run, query).await,
         Body::Values(rows) => {
             let mut values = Vec::with_capacity(rows.len());
@@ -36,6 +34,19 @@ pub(crate) async fn rows(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
         }
         Body::Set(set) => Box::pin(combined(run, set)).await,
     }
+}
+
+/// Begins a query or change with its WITH. Changes in it are done at once.
+pub(crate) async fn begin_with(run: &mut Run<'_>, with: &[Rc<Shared>]) -> Result<()> {
+    for one in with {
+        let outer = &one.outer;
+        let outer = run.complete(&mut |run| evaluate(outer, run)).await?;
+        run.context.answers.begin_shared(one, outer);
+        if matches!(one.query.body, Body::Change(_)) {
+            Box::pin(shared(run, one)).await?;
+        }
+    }
+    Ok(())
 }
 
 fn evaluate(exprs: &[Expr], run: &Run<'_>) -> Result<Vec<Value>> {

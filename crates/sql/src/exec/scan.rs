@@ -1,6 +1,6 @@
 //! Scans and joins: the rows of FROM.
 
-use std::{collections::HashMap, rc::Rc};
+use std::{borrow::Cow, collections::HashMap, rc::Rc};
 
 use plexus_store::tree::ScanPlace;
 
@@ -279,6 +279,14 @@ async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Ke
     Ok(Kept { is_matched: vec![false; rows.len()], rows, hashed })
 }
 
+/// Returns the values of a row, and its key behind them if the source has it there.
+fn values_with_key<'a>(source: &Source, (key, values): &'a KeyedRow) -> Cow<'a, [Value]> {
+    match source.has_key {
+        false => Cow::Borrowed(values),
+        true => Cow::Owned([&values[..], &[Value::Bytes(key.clone())]].concat()),
+    }
+}
+
 /// Calls `act` with each row of the joined sources; it returns false to end.
 pub(crate) async fn joined(
     run: &mut Run<'_>,
@@ -343,7 +351,8 @@ pub(crate) async fn joined(
                 };
                 for place in 0..chosen.map_or(rows.len(), <[usize]>::len) {
                     let at = chosen.map_or(place, |chosen| chosen[place]);
-                    let (is_partner, more) = run.complete(&mut |run| take(run, &rows[at].1)).await?;
+                    let (is_partner, more) =
+                        run.complete(&mut |run| take(run, &values_with_key(source, &rows[at]))).await?;
                     is_matched[at] |= is_partner;
                     has_match |= is_partner;
                     goes_on = more;
@@ -352,8 +361,8 @@ pub(crate) async fn joined(
                     }
                 }
             } else {
-                each_row(run, source, row, &mut |run, (_, values)| {
-                    let (is_partner, more) = take(run, values)?;
+                each_row(run, source, row, &mut |run, found| {
+                    let (is_partner, more) = take(run, &values_with_key(source, found))?;
                     has_match |= is_partner;
                     goes_on = more;
                     Ok(more)

@@ -136,8 +136,7 @@ fn build_object(call: &Call<'_>) -> Result<Value> {
     for (at, pair) in all.chunks(2).enumerate() {
         let [(key, of), (value, value_of)] = pair else { continue };
         if key.is_null() {
-            let code = if call.result == Type::Json { "22004" } else { code::INVALID_PARAMETER_VALUE };
-            return Err(SqlError::new(code, format!("argument {}: key must not be null", at * 2 + 1)));
+            return Err(invalid_parameter(format!("argument {}: key must not be null", at * 2 + 1)));
         }
         if of.element().is_some() || matches!(of, Type::Json | Type::Jsonb | Type::Record) {
             let message = "key value must be scalar, not array, composite, or json";

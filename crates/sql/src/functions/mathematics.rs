@@ -273,7 +273,7 @@ fn bucket_of_numeric(call: &Call<'_>) -> Result<Value> {
         std::cmp::Ordering::Equal => return Err(bucket_error("lower bound cannot equal upper bound")),
         order => {
             // The order of the bounds decides on which side of them a number is outside.
-            if of.compare(&low) == order.reverse() {
+            if of.compare(&low) == order {
                 0
             } else if of.compare(&high) != order {
                 count + 1

@@ -12,7 +12,7 @@ mod mathematics;
 pub(crate) mod names;
 mod number_format;
 pub(crate) mod patterns;
-mod precise;
+pub(crate) mod precise;
 mod resolve;
 mod session;
 pub(crate) mod sets;
@@ -388,3 +388,6 @@ pub(crate) fn too_long() -> SqlError {
 pub(crate) fn invalid_parameter(message: impl Into<String>) -> SqlError {
     SqlError::new(code::INVALID_PARAMETER_VALUE, message)
 }
+
+#[cfg(test)]
+mod tests;

@@ -100,6 +100,7 @@ impl Template {
         while let Some(char) = rest.chars().next() {
             rest = made.read_one(char, rest)?;
         }
+        made.before += made.shift;
         Ok(made)
     }
 

@@ -233,7 +233,7 @@ pub(super) fn sqrt(number: Numeric) -> Result<Numeric> {
     }
 }
 
-pub(super) fn power(base: Numeric, exponent: Numeric) -> Result<Numeric> {
+pub(crate) fn power(base: Numeric, exponent: Numeric) -> Result<Numeric> {
     if is_zero(base) && negative(exponent) {
         return Err(SqlError::new("2201F", "zero raised to a negative power is undefined"));
     }

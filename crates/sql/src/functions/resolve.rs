@@ -187,6 +187,8 @@ impl Candidate {
             DeclaredType::AnyCompatible => Ok(compatible),
             DeclaredType::AnyCompatibleArray => array(compatible),
             _ if element == Type::Unknown => Err(undetermined()),
+            // With its limits, which its text may need.
+            DeclaredType::AnyElement | DeclaredType::AnyNonArray if plain(given) == element => Ok(given),
             DeclaredType::AnyElement | DeclaredType::AnyNonArray => Ok(element),
             DeclaredType::AnyArray if given.element() == Some(element) => Ok(given),
             DeclaredType::AnyArray => array(element),

@@ -31,10 +31,8 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("inet_server_port", &[], INT4, |_| Ok(Value::Null)).stable().takes_null(),
     function("lastval", &[], INT8, |call| call.context.sequences.last().map(Value::Int)).volatile(),
     function("pg_backend_pid", &[], INT4, |call| ok(call.context.process)).stable(),
-    function("pg_char_to_encoding", &[NAME], INT4, |call| ok(encoding_number(call.text(0)))).stable(),
     function("pg_client_encoding", &[], NAME, |_| ok("UTF8")).stable(),
     function("pg_conf_load_time", &[], TIMESTAMPTZ, |_| Ok(Value::Time(start_time()))).stable(),
-    function("pg_encoding_to_char", &[INT4], NAME, |call| ok(encoding_name(call.int(0)))).stable(),
     function("pg_is_in_recovery", &[], BOOL, |_| ok(false)).volatile(),
     function("pg_is_other_temp_schema", &[OID], BOOL, |_| ok(false)).stable(),
     function("pg_jit_available", &[], BOOL, |_| ok(false)).volatile(),
@@ -120,22 +118,6 @@ fn set_config(call: &Call<'_>) -> Result<Value> {
         false => settings.set(name, call.text(1))?,
     }
     settings.show(name).map(Value::Text)
-}
-
-fn encoding_name(number: i64) -> &'static str {
-    match number {
-        0 => "SQL_ASCII",
-        6 => "UTF8",
-        _ => "",
-    }
-}
-
-fn encoding_number(name: &str) -> i64 {
-    match name.to_ascii_lowercase().replace(['-', '_'], "").as_str() {
-        "sqlascii" => 0,
-        "utf8" | "unicode" => 6,
-        _ => -1,
-    }
 }
 
 /// Returns the privileges of a list, which must be some of these.

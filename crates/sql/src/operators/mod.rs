@@ -172,9 +172,19 @@ pub(crate) fn find(name: &str, left: Option<Type>, right: Type) -> Result<Option
     };
     let candidates: Vec<&Operator> = named().filter(|operator| pairs(operator).all(takes)).collect();
     let best = candidates.iter().map(|operator| merits(operator)).max();
-    let mut best = candidates.into_iter().filter(|operator| Some(merits(operator)) == best);
-    match (best.next(), best.next()) {
-        (found, None) => Ok(found),
+    let best: Vec<&Operator> =
+        candidates.into_iter().filter(|operator| Some(merits(operator)) == best).collect();
+    if let [] | [_] = best[..] {
+        return Ok(best.first().copied());
+    }
+    // A literal may be of the type of the other operand, and become that of the operator.
+    let same = if right == Type::Unknown { left } else { Some(right) };
+    let becomes = |(given, wanted): (Type, Type)| {
+        given != Type::Unknown || same.is_some_and(|same| same == wanted || same.converts_to(wanted))
+    };
+    let mut likely = best.into_iter().filter(|operator| pairs(operator).all(becomes));
+    match (likely.next(), likely.next()) {
+        (Some(found), None) if left == Some(Type::Unknown) || right == Type::Unknown => Ok(Some(found)),
         _ => {
             let left = left.map_or(String::new(), |left| format!("{} ", left.name()));
             let message = format!("operator is not unique: {left}{name} {}", right.name());

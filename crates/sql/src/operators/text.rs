@@ -3,7 +3,7 @@
 use crate::{
     error::{Result, SqlError, code},
     expr,
-    functions::patterns,
+    functions::{patterns, precise},
     types::{Type, Value, numeric::Numeric},
 };
 
@@ -41,8 +41,10 @@ pub(super) fn power(all: &[Value]) -> Result<Value> {
 
 pub(super) fn power_of_numeric(all: &[Value]) -> Result<Value> {
     match all {
-        [Value::Null, _] | [_, Value::Null] => Ok(Value::Null),
-        _ => Err(SqlError::unsupported("the operator ^ of type numeric")),
+        [Value::Numeric(base), Value::Numeric(exponent)] => {
+            Ok(Value::Numeric(precise::power(*base, *exponent)?))
+        }
+        _ => Ok(Value::Null),
     }
 }
 

@@ -51,6 +51,8 @@ pub(crate) struct Copy {
     pub(crate) table: String,
     pub(crate) columns: Vec<String>,
     pub(crate) is_from: bool,
+    /// The query whose rows are copied, in the place of a table.
+    pub(crate) query: Option<Box<ast::Statement>>,
 }
 
 fn syntax(message: impl Into<String>) -> SqlError {
@@ -224,11 +226,14 @@ fn copy(text: &str) -> Result<Copy> {
             char => vec![char],
         })
         .collect();
+    let queried = copied_query(text)?;
+    let spaced = match &queried {
+        None => spaced,
+        Some((_, rest)) => format!("copy - {}", rest.replace('(', " ( ").replace(')', " ) ")),
+    };
     let mut words = spaced.split_whitespace().skip(1).peekable();
     let wrong = || syntax("syntax error in COPY: use COPY table [(columns)] FROM STDIN or TO STDOUT");
-    let table = relation_of_text(
-        words.next().filter(|word| *word != "(").ok_or_else(|| SqlError::unsupported("COPY of a query"))?,
-    );
+    let table = relation_of_text(words.next().filter(|word| *word != "(").ok_or_else(wrong)?);
     let mut columns = Vec::new();
     if words.next_if_eq(&"(").is_some() {
         loop {
@@ -253,7 +258,34 @@ fn copy(text: &str) -> Result<Copy> {
         [] | ["(", "freeze", "on" | "true", ")"] | ["(", "freeze", ")"] | ["(", "format", "text", ")"] => {}
         _ => return Err(SqlError::unsupported(format!("COPY with {}", options.join(" ")))),
     }
-    Ok(Copy { table, columns, is_from })
+    if is_from && queried.is_some() {
+        return Err(wrong());
+    }
+    Ok(Copy { table, columns, is_from, query: queried.map(|(query, _)| query) })
+}
+
+/// Returns the query of COPY in parentheses, and the text behind it.
+fn copied_query(text: &str) -> Result<Option<(Box<ast::Statement>, &str)>> {
+    let Some(inner) = text["copy".len()..].trim_start().strip_prefix('(') else { return Ok(None) };
+    let (mut depth, mut quote) = (1, None);
+    let end = inner.char_indices().find(|(_, char)| {
+        match (quote, char) {
+            (Some(open), char) if open == *char => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(*char),
+            (None, '(') => depth += 1,
+            (None, ')') => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    });
+    let (end, _) = end.ok_or_else(|| syntax("syntax error in COPY: the query has no end"))?;
+    match parse(&inner[..end])?.pop() {
+        Some(Statement::Sql(query)) if matches!(*query, ast::Statement::Query(_)) => {
+            Ok(Some((query, inner[end + 1..].trim().trim_end_matches(';'))))
+        }
+        _ => Err(SqlError::unsupported("COPY of this statement")),
+    }
 }
 
 fn name(word: &str) -> String {

@@ -1,8 +1,9 @@
 //! COPY of a session: rows from and to the client.
 
 use plexus_store::tree::ScanPlace;
+use sqlparser::ast;
 
-use super::{Session, locks::TableMode, no_transaction};
+use super::{Prepared, Session, locks::TableMode, no_transaction};
 use crate::{
     bind::Parameters,
     catalog::Privilege,
@@ -11,7 +12,7 @@ use crate::{
     error::{Result, SqlError, code},
     exec::Run,
     expr::Expr,
-    parse::Copy,
+    parse::{Copy, Statement},
     types::{Value, encode},
     wire::{MOST_BYTES, Received},
 };
@@ -28,7 +29,30 @@ fn at_line(error: SqlError, table: &str, line: u64) -> SqlError {
 }
 
 impl Session<'_> {
+    /// Copies the rows of a query to the client.
+    async fn copy_query(&mut self, query: &ast::Statement) -> Result<()> {
+        let prepared = Prepared::new(Statement::Sql(Box::new(query.clone())));
+        let (plan, _) = self.plan(&prepared).await?;
+        let done = self.run(&plan, &[]).await?;
+        let Some((columns, rows)) = done.rows else { return Err(SqlError::unsupported("this COPY")) };
+        self.connection.out.copy(false, columns.len());
+        let mut count = 0u64;
+        for row in rows {
+            let mut line = Vec::new();
+            put_line(&mut line, row?.iter().zip(columns.iter().map(|column| column.of)));
+            self.connection.out.copy_data(&line);
+            self.connection.flush_if_full().await?;
+            count += 1;
+        }
+        self.connection.out.empty(b'c');
+        self.connection.out.complete(&format!("COPY {count}"));
+        Ok(())
+    }
+
     pub(super) async fn copy(&mut self, copy: &Copy) -> Result<()> {
+        if let Some(query) = &copy.query {
+            return self.copy_query(query).await;
+        }
         let mode = if copy.is_from { TableMode::Write } else { TableMode::Read };
         self.lock_named(std::slice::from_ref(&copy.table), mode).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
@@ -61,7 +85,7 @@ impl Session<'_> {
                 for (_, bytes) in rows {
                     let row = encode::read_row(&bytes, table.columns.len())?;
                     let mut line = Vec::new();
-                    put_line(&mut line, &table, &columns, &row);
+                    put_line(&mut line, columns.iter().map(|at| (&row[*at], table.columns[*at].of)));
                     self.connection.out.copy_data(&line);
                     count += 1;
                 }

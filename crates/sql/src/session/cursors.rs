@@ -84,8 +84,8 @@ impl Session<'_> {
     }
 
     /// Returns the columns of a cursor.
-    pub(super) fn cursor_columns(&self, name: &ast::Ident) -> Vec<ResultColumn> {
-        self.cursors.get(&folded(name)).map_or(Vec::new(), |cursor| cursor.columns.clone())
+    pub(super) fn cursor_columns(&self, name: &str) -> Option<Vec<ResultColumn>> {
+        self.cursors.get(name).map(|cursor| cursor.columns.clone())
     }
 
     /// Runs FETCH.

@@ -424,9 +424,14 @@ impl<'a> Session<'a> {
                 self.describe(&prepared.columns, &[]);
             }
             Received::DescribePortal(name) => {
-                let portal = self.portals.get(&name).ok_or_else(|| no_portal(&name))?;
-                let (prepared, formats) = (portal.prepared.clone(), portal.formats.clone());
-                self.describe(&prepared.columns, &formats);
+                // A cursor is a portal, too.
+                if let Some(columns) = self.cursor_columns(&name) {
+                    self.describe(&columns, &[]);
+                } else {
+                    let portal = self.portals.get(&name).ok_or_else(|| no_portal(&name))?;
+                    let (prepared, formats) = (portal.prepared.clone(), portal.formats.clone());
+                    self.describe(&prepared.columns, &formats);
+                }
             }
             Received::Execute { portal, most } => {
                 let ends = |portal: &Portal| run::ends_transaction(&portal.prepared.statement);

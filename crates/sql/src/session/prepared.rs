@@ -39,7 +39,7 @@ impl Session<'_> {
         if let Statement::Sql(statement) = &prepared.statement
             && let ast::Statement::Fetch { name, .. } = &**statement
         {
-            prepared.columns = self.cursor_columns(name);
+            prepared.columns = self.cursor_columns(&folded(name)).unwrap_or_default();
         }
         self.statements.insert(name, Rc::new(prepared));
         Ok(())

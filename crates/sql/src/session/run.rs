@@ -156,6 +156,9 @@ pub(super) async fn plan(
         parameters.relations.borrow_mut().insert(missing, found);
     };
     catalog.find_sequences(store, by, parameters.sequences.take()).await?;
+    for (table, is_written) in parameters.changed.take() {
+        plan.tables.push((table, if is_written { TableMode::Write } else { TableMode::Read }));
+    }
     for (name, relation) in parameters.relations.take().into_values().flatten() {
         plan.uses.push(name);
         if let catalog::Relation::Table(table) = relation
@@ -172,28 +175,10 @@ pub(super) async fn plan(
 
 /// Binds a statement, as far as its tables are known.
 fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
-    let written = |change: Change| {
-        let mut tables = vec![(change.table.id, TableMode::Write)];
-        let removes = match &change.kind {
-            ChangeKind::Insert { conflict, .. } => matches!(conflict, Conflict::Update { .. }),
-            _ => true,
-        };
-        let (changed, looked_at) = change.targets.others(removes);
-        tables.extend(changed.into_iter().map(|table| (table, TableMode::Write)));
-        tables.extend(looked_at.into_iter().map(|table| (table, TableMode::Read)));
-        Ok(Plan { kind: PlanKind::Change(Box::new(change)), tables, uses: Vec::new() })
-    };
-    // A change that reads its table needs the right for that, too.
-    let changed = |name: &str, privilege: Privilege, reads: bool| -> Result<Rc<Targets>> {
-        let table = parameters.table_for(name, privilege)?;
-        if reads {
-            parameters.table_for(name, Privilege::Select)?;
-        }
-        parameters.targets_of(&table)
-    };
+    let around = Around { parameters, parent: None, with: None };
     match statement {
-        ast::Statement::Query(query) => {
-            let mut query = query::bind(query, Around { parameters, parent: None, with: None })?;
+        ast::Statement::Query(query) if !dml::is_change(query) => {
+            let mut query = query::bind(query, around)?;
             query::settle(&mut query);
             let query = query::shown(query, parameters)?;
             let locked = match &query.body {
@@ -205,36 +190,12 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             let tables = locked.map(|table| (table.id, TableMode::Write)).into_iter().collect();
             Ok(Plan { kind: PlanKind::Select(Box::new(query)), tables, uses: Vec::new() })
         }
-        ast::Statement::Insert(insert) => {
-            let ast::TableObject::TableName(name) = &insert.table else {
-                return Err(SqlError::unsupported(format!("INSERT INTO {}", insert.table)));
-            };
-            let name = relation(name)?;
-            let updates = match &insert.on {
-                Some(ast::OnInsert::OnConflict(on)) => {
-                    matches!(on.action, ast::OnConflictAction::DoUpdate(_))
-                }
-                _ => false,
-            };
-            if updates {
-                parameters.table_for(&name, Privilege::Update)?;
-            }
-            let targets = changed(&name, Privilege::Insert, updates || insert.returning.is_some())?;
-            written(dml::bind_insert(insert, &targets, parameters)?)
-        }
-        ast::Statement::Update(update) => {
-            let reads = update.selection.is_some() || update.returning.is_some();
-            let targets = changed(&named(&update.table)?, Privilege::Update, reads)?;
-            written(dml::bind_update(update, &targets, parameters)?)
-        }
-        ast::Statement::Delete(delete) => {
-            let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
-            let [from] = &from[..] else {
-                return Err(SqlError::unsupported("DELETE from several tables"));
-            };
-            let reads = delete.selection.is_some() || delete.returning.is_some();
-            let targets = changed(&named(from)?, Privilege::Delete, reads)?;
-            written(dml::bind_delete(delete, &targets, parameters)?)
+        ast::Statement::Query(_)
+        | ast::Statement::Insert(_)
+        | ast::Statement::Update(_)
+        | ast::Statement::Delete(_) => {
+            let change = Box::new(dml::bind_change(statement, around)?);
+            Ok(Plan { kind: PlanKind::Change(change), tables: Vec::new(), uses: Vec::new() })
         }
         ast::Statement::Declare { stmts, .. } => {
             let unsupported = || SqlError::unsupported(statement);
@@ -244,7 +205,7 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             };
             let [name] = &names[..] else { return Err(unsupported()) };
             select::refuse(declare.binary == Some(true), "a binary cursor")?;
-            let mut query = query::bind(query, Around { parameters, parent: None, with: None })?;
+            let mut query = query::bind(query, around)?;
             query::settle(&mut query);
             let query = query::shown(query, parameters)?;
             let (is_scroll, is_held) = (*scroll == Some(true), *hold == Some(true));
@@ -252,14 +213,6 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             Ok(Plan { kind: PlanKind::Declare(Box::new(declared)), tables: Vec::new(), uses: Vec::new() })
         }
         other => Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
-    }
-}
-
-/// Returns the name of the table that a statement changes.
-fn named(table: &ast::TableWithJoins) -> Result<String> {
-    match &table.relation {
-        ast::TableFactor::Table { name, args: None, .. } => relation(name),
-        other => Err(SqlError::unsupported(format!("a change of {other}"))),
     }
 }
 
@@ -274,7 +227,7 @@ fn explain(plan: &PlanKind) -> Vec<String> {
                 lines.push(format!("Update on {}", change.table.name));
                 explain_source(source, false, 0, &mut lines);
             }
-            ChangeKind::Delete { source } => {
+            ChangeKind::Delete { source, .. } => {
                 lines.push(format!("Delete on {}", change.table.name));
                 explain_source(source, false, 0, &mut lines);
             }
@@ -288,6 +241,7 @@ fn explain_query(query: &Query, depth: usize, lines: &mut Vec<String>) {
     let mut add = |text: &str| lines.push(format!("{}{text}", "  ".repeat(depth)));
     match &query.body {
         Body::Values(_) => add("Values"),
+        Body::Change(change) => add(&format!("Change of {}", change.table.name)),
         Body::Set(set) => {
             add(&set.operator.to_string());
             explain_query(&set.left.0, depth + 1, lines);

@@ -139,7 +139,7 @@ impl Fields {
                 self.set_time(clock(&rest[..len])?)?;
                 Ok(len)
             }
-            Some(mark @ ('-' | '/' | '.')) if !self.is_time_next || self.time.is_some() => {
+            Some(mark @ ('-' | '/' | '.')) if !self.is_time_next || self.time.is_some() || mark != '.' => {
                 let behind = &rest[digits + 1..];
                 let is_number = behind.starts_with(|char: char| char.is_ascii_digit());
                 let part = span(behind, |char| char.is_ascii_alphanumeric());
@@ -194,7 +194,7 @@ impl Fields {
         let has_date = self.year.is_some() && self.month.is_some() && self.day.is_some();
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         if self.is_time_next || has_date {
-            if !matches!(whole.len(), 2 | 4 | 6) || whole.len() == 2 && !self.is_time_next {
+            if !matches!(whole.len(), 4 | 6) {
                 return Err(Fault::Syntax);
             }
             let part = |at: usize| whole.get(at..at + 2).unwrap_or("00");

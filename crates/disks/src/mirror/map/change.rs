@@ -3,7 +3,8 @@
 use plexus_base::NodeId;
 
 use super::{
-    COPIES, ChunkId, DiskEntry, DiskNumber, DiskState, MAX_DISKS, Map, Move, NOW, OF_STREAM, Piece, Stream,
+    CHUNKS_PER_PIECE, COPIES, ChunkId, Copy, DiskEntry, DiskNumber, DiskState, MAX_CHUNKS, MAX_DISKS,
+    MAX_SLOTS, Map, Move, NOW, OF_STREAM, Piece, Stream,
 };
 
 /// A disk that comes into the group.
@@ -55,6 +56,17 @@ pub enum MapChange {
     Replace(DiskNumber, AddedDisk),
     /// The chunks of a disk move to others and then it is removed; or it stays.
     Leave(DiskNumber, bool),
+    /// The disk with this identifier has become larger: it has room for so many chunks.
+    Grow {
+        /// The disk.
+        disk: DiskNumber,
+        /// The random name on its label.
+        id: u128,
+        /// The number of its places for chunks.
+        slots: u32,
+    },
+    /// The group gets chunks of blocks, until it has so many.
+    GrowGroup(u32),
     /// Chunks move until all disks are equally full.
     Balance(bool),
     /// Chunks begin to move.
@@ -101,6 +113,20 @@ pub enum MapRefusal {
     /// The group has all the disks that it can have.
     #[error("the group has {MAX_DISKS} disks, which are the most")]
     TooManyDisks,
+    /// A disk cannot become smaller.
+    #[error("{disk} has room for {slots} chunks already")]
+    NotLarger {
+        /// The disk.
+        disk: DiskNumber,
+        /// Its slots.
+        slots: u32,
+    },
+    /// The group cannot become smaller, or larger than a map can describe.
+    #[error("the group has {chunks} chunks: it can only grow, to at most {MAX_CHUNKS}")]
+    SizeOfGroup {
+        /// The chunks that it has.
+        chunks: u32,
+    },
     /// The disk is in the group.
     #[error("it is {0} of the group")]
     IsInGroup(DiskNumber),
@@ -188,18 +214,8 @@ impl Map {
                 if map.streams.contains_key(name) {
                     return Err(MapRefusal::StreamExists(name.clone()));
                 }
-                // A stream begins with zeros.
-                let mut free = map.free_slots();
-                for (free, disk) in free.iter_mut().zip(&map.disks) {
-                    free.retain(|slot| *slot >= disk.unused_from);
-                }
                 let own = map.disks().find(|(_, disk)| disk.server == *node && !disk.is_leaving);
-                let own = own.map(|(number, _)| number);
-                let copies = (0..*chunks).map(|_| map.place(&mut free, own));
-                let copies =
-                    copies.collect::<Option<Vec<_>>>().ok_or(MapRefusal::NoRoom { chunks: *chunks })?;
-                let copies: Vec<_> = copies.into_iter().flatten().collect();
-                map.note_used(&copies);
+                let copies = map.place_new(*chunks, own.map(|(number, _)| number))?;
                 let first = ChunkId(OF_STREAM | map.stream_chunks);
                 map.stream_chunks += *chunks;
                 let disks: Vec<_> = copies.iter().map(|copy| copy.disk).collect();
@@ -222,6 +238,17 @@ impl Map {
                     map.find_room_elsewhere()?;
                 }
             }
+            MapChange::Grow { disk, id, slots } => {
+                let entry = map.disk_mut(*disk)?;
+                if entry.id != *id {
+                    return Err(MapRefusal::NoDisk(*disk));
+                }
+                if *slots <= entry.slots || *slots > MAX_SLOTS {
+                    return Err(MapRefusal::NotLarger { disk: *disk, slots: entry.slots });
+                }
+                entry.slots = *slots;
+            }
+            MapChange::GrowGroup(chunks) => map.grow(*chunks)?,
             MapChange::Balance(is_balancing) => map.is_balancing = *is_balancing,
             MapChange::Move(moves) => moves.iter().try_for_each(|moved| map.begin_move(*moved))?,
             MapChange::Moved(disk) => map.end_moves(*disk, true),
@@ -236,5 +263,35 @@ impl Map {
             }
         }
         Ok(map)
+    }
+
+    /// Places new chunks, which begin with zeros: in slots that were never used.
+    fn place_new(&mut self, chunks: u32, own: Option<DiskNumber>) -> Result<Vec<Copy>, MapRefusal> {
+        let mut free = self.free_slots();
+        for (free, disk) in free.iter_mut().zip(&self.disks) {
+            free.retain(|slot| *slot >= disk.unused_from);
+        }
+        let copies = (0..chunks).map(|_| self.place(&mut free, own));
+        let copies = copies.collect::<Option<Vec<_>>>().ok_or(MapRefusal::NoRoom { chunks })?;
+        let copies: Vec<_> = copies.into_iter().flatten().collect();
+        self.note_used(&copies);
+        Ok(copies)
+    }
+
+    fn grow(&mut self, chunks: u32) -> Result<(), MapRefusal> {
+        let new = chunks.checked_sub(self.chunks).filter(|new| *new > 0 && chunks <= MAX_CHUNKS);
+        let new = new.ok_or(MapRefusal::SizeOfGroup { chunks: self.chunks })?;
+        let mut copies = &self.place_new(new, None)?[..];
+        let disks: Vec<_> = copies.iter().map(|copy| copy.disk).collect();
+        let per_piece = CHUNKS_PER_PIECE as usize * COPIES;
+        if let Some(last) = self.pieces.last_mut().filter(|last| last.copies.len() < per_piece) {
+            let (here, rest) = copies.split_at(copies.len().min(per_piece - last.copies.len()));
+            *last = Piece { version: NOW, copies: last.copies.iter().chain(here).copied().collect() };
+            copies = rest;
+        }
+        let pieces = copies.chunks(per_piece);
+        self.pieces.extend(pieces.map(|copies| Piece { version: NOW, copies: copies.into() }));
+        self.chunks = chunks;
+        self.guard(&disks)
     }
 }

@@ -102,6 +102,38 @@ fn chunks_move_until_all_disks_are_equally_full_or_one_is_empty() {
 }
 
 #[test]
+fn a_group_grows_in_slots_that_were_never_used() {
+    let mut map = stored(&Map::new(64, 3, disks(&[(0, 9), (1, 9)])).unwrap(), 4);
+    let two = DiskNumber(1);
+    let grow = |slots| MapChange::Grow { disk: two, id: 2, slots };
+    assert_eq!(map.with(&grow(9)), Err(MapRefusal::NotLarger { disk: two, slots: 9 }));
+    assert_eq!(map.with(&MapChange::Grow { disk: two, id: 7, slots: 99 }), Err(MapRefusal::NoDisk(two)));
+    assert_eq!(map.with(&MapChange::GrowGroup(3)), Err(MapRefusal::SizeOfGroup { chunks: 3 }));
+    let most = MapChange::GrowGroup(MAX_CHUNKS + 1);
+    assert_eq!(map.with(&most), Err(MapRefusal::SizeOfGroup { chunks: 3 }));
+    // A disk alone has no room for two copies.
+    map = stored(&map.with(&grow(10_000)).unwrap(), 5);
+    assert_eq!(map.with(&MapChange::GrowGroup(10)), Err(MapRefusal::NoRoom { chunks: 7 }));
+    map = stored(&map.with(&MapChange::Grow { disk: DiskNumber(0), id: 1, slots: 10_000 }).unwrap(), 6);
+    // A slot that was used once is free again, and not zero.
+    let [one, _] = map.copies(ChunkId(0)).unwrap();
+    map.disks[one.disk.index()].unused_from = 8;
+    let before = map.all_copies().count();
+    // Into the next entry and the one after it.
+    let larger = map.with(&MapChange::GrowGroup(9000)).unwrap();
+    let edits = larger.edits(Some(&map));
+    let keys: Vec<_> = edits.iter().map(|(key, version, _)| (key.as_str(), *version)).collect();
+    assert_eq!(keys, [("map", 6), ("map/0", 6), ("map/1", 0), ("map/2", 0)]);
+    let larger = stored(&larger, 7);
+    assert_eq!((larger.chunks(), larger.bytes()), (9000, 9000 * (64 << 20)));
+    let new: Vec<_> = larger.all_copies().skip(before).filter(|copy| copy.disk == one.disk).collect();
+    assert!(new.iter().all(|copy| copy.slot >= 8), "{:?}", new.iter().min());
+    // The same with a copy that gets no writes now.
+    let stale = map.with(&MapChange::Stale(vec![two])).unwrap();
+    assert!(stale.with(&MapChange::GrowGroup(5)).is_ok());
+}
+
+#[test]
 fn a_chunk_moves_only_while_its_other_copy_is_current() {
     let map = stored(&Map::new(64, 1, disks(&[(0, 9), (1, 9), (2, 9)])).unwrap(), 4);
     let [one, other] = map.copies(ChunkId(0)).unwrap();

@@ -244,6 +244,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
         if self.is_ended {
             return self.finish(waiter, Err(DiskRefusal::Ended));
         }
+        self.client_requests += 1;
         let number = self.number();
         let operation = Operation { chunk, op, waiter, attempt: None, tried: Vec::new() };
         self.operations.insert(number, operation);
@@ -292,7 +293,11 @@ impl<D: Clone, W> MirrorCore<D, W> {
             return;
         }
         if map.copies(chunk).is_none() {
-            return self.end(number, Err(DiskRefusal::NoChunk));
+            // Other members may use a newer map already, in which the group is larger.
+            return match self.applied.as_ref().is_some_and(|map| map.copies(chunk).is_some()) {
+                true => drop(self.waiting.insert(number)),
+                false => self.end(number, Err(DiskRefusal::NoChunk)),
+            };
         }
         // A disk that has become stale since would lack the block without a dirty bit, and one that
         // gets writes since was not compared.

@@ -39,7 +39,7 @@ use self::{
     resync::Resync,
     serve::Taken,
 };
-use super::map::{ChunkId, DiskNumber, DiskState, Map, MapChange, MapRefusal};
+use super::map::{ChunkId, DiskNumber, DiskState, MAX_DISKS, Map, MapChange, MapRefusal};
 
 /// The most messages of a newer view that wait for it, from one member.
 const PARKED_MAX: usize = 1 << 16;
@@ -173,6 +173,8 @@ pub struct MapProposal {
 pub struct MirrorCore<D, W> {
     me: NodeId,
     now: u64,
+    /// The time of a finer clock, by which units that are copied are measured.
+    now_us: u64,
     gate: EpochGate<Latest<NodeId, MirrorMessage<D>>>,
     epoch: Epoch,
     members: NodeSet,
@@ -208,6 +210,8 @@ pub struct MirrorCore<D, W> {
     overdue: BTreeSet<DiskNumber>,
     /// The node ends: nothing begins any more.
     is_ended: bool,
+    /// The requests of clients that this node has seen: its own, and those to its disks.
+    client_requests: u64,
     /// All nodes may be ending: the disks of those that leave have everything.
     is_quiet: bool,
     /// Why the group cannot be used in this view.
@@ -222,8 +226,11 @@ pub struct MirrorCore<D, W> {
 /// Counts of a node since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MirrorCounts {
-    /// Units that were copied to a disk that has returned.
+    /// Units that were copied to disks of this node.
     pub copied_units: u64,
+    /// The same for each disk: units that this node has copied to it, and those that moved away
+    /// from it.
+    pub copied: [u64; MAX_DISKS],
     /// Writes that were sent again, because the map or the view had changed.
     pub sent_again: u64,
     /// Disks that this node has marked.
@@ -253,6 +260,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
         Self {
             me,
             now: 0,
+            now_us: 0,
             gate: EpochGate::new(Latest::new(PARKED_MAX)),
             epoch: Epoch(0),
             members: NodeSet::default(),
@@ -274,6 +282,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
             planned: 0,
             overdue: BTreeSet::new(),
             is_ended: false,
+            client_requests: 0,
             is_quiet: false,
             stopped: None,
             next: 0,
@@ -385,6 +394,11 @@ impl<D: Clone, W> MirrorCore<D, W> {
             self.settle();
         }
         Ok(())
+    }
+
+    /// Notes the time of the next event, in microseconds of any clock.
+    pub fn pass(&mut self, now_us: u64) {
+        self.now_us = now_us;
     }
 
     /// Passes time, in milliseconds of any clock.

@@ -6,7 +6,10 @@ use std::{collections::VecDeque, sync::Arc};
 use plexus_base::{NodeId, NodeSet};
 
 use super::{
-    super::map::{ChunkId, DiskNumber, DiskState, Map, MapChange, UNIT_BYTES},
+    super::{
+        map::{ChunkId, DiskNumber, DiskState, Map, MapChange, UNIT_BYTES},
+        pace::Pace,
+    },
     DiskAnswer, DiskOp, MirrorCore, MirrorMessage, Requester,
 };
 
@@ -14,10 +17,10 @@ use super::{
 const READ_AGAIN_MS: u64 = 1000;
 
 /// The contents that a disk of this node lacks: all that it has missed, or chunks that move to it.
+/// A disk that fails meanwhile returns only when this node has used the map in which it is stale,
+/// and so has no work.
 #[derive(Clone, PartialEq, Eq)]
 struct Work {
-    /// The version at which the state of the disk changed last.
-    began: u64,
     /// The chunks that move to it, with their slots; empty for a disk that is syncing.
     moves: Vec<(ChunkId, u32)>,
 }
@@ -27,7 +30,7 @@ impl Work {
         let moves = map.moves().filter(|moved| moved.to.disk == disk);
         let moves: Vec<_> = moves.map(|moved| (moved.chunk, moved.to.slot)).collect();
         let has_work = map.state(disk) == DiskState::Syncing || !moves.is_empty();
-        has_work.then_some(Self { began: map.disk(disk)?.changed, moves })
+        has_work.then_some(Self { moves })
     }
 
     fn is_move(&self) -> bool {
@@ -48,8 +51,13 @@ pub(super) struct Resync {
     hold: Option<u64>,
     /// The failed reads of sources, each of which has the next one tried.
     failures: usize,
-    /// The time before which nothing is tried.
+    /// The time before which nothing is tried, and no unit begins.
     paused_until: u64,
+    /// The time at which the unit was begun, in microseconds.
+    began_us: u64,
+    /// The requests of clients that were seen before.
+    clients_before: u64,
+    pace: Pace,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,7 +68,6 @@ enum Step {
     Holding(NodeSet),
     Reading,
     Writing,
-    Cleaning,
     /// The disk has another map or view, or is not open yet: the step is tried again.
     Refused,
     /// The disk has failed, and is to be marked.
@@ -130,6 +137,9 @@ impl<D: Clone, W> MirrorCore<D, W> {
                 hold: None,
                 failures: 0,
                 paused_until: 0,
+                began_us: 0,
+                clients_before: 0,
+                pace: Pace::default(),
             });
             self.advance(&map, disk);
         }
@@ -143,12 +153,16 @@ impl<D: Clone, W> MirrorCore<D, W> {
         resync.units.retain(|(chunk, _)| is_here(chunk));
         while resync.step == Step::Idle {
             if let Some((chunk, unit)) = resync.units.front().copied() {
+                if resync.paused_until > self.now {
+                    return;
+                }
                 // A step that was refused has left one.
                 self.release_of(disk);
                 let members = self.members;
                 let id = self.number();
                 let resync = self.resyncs.get_mut(&disk).expect("a disk that returns");
                 (resync.step, resync.hold) = (Step::Holding(members), Some(id));
+                (resync.began_us, resync.clients_before) = (self.now_us, self.client_requests);
                 let hold = MirrorMessage::Hold { id, version: map.version(), chunk, unit };
                 members.iter().for_each(|member| self.send(member, hold.clone()));
                 return;
@@ -193,7 +207,9 @@ impl<D: Clone, W> MirrorCore<D, W> {
         self.step(disk, Step::Reading);
         let offset = unit * UNIT_BYTES;
         let op = DiskOp::Read { offset, length: UNIT_BYTES, in_doubt: false };
-        self.ask_source(disk, chunk, op);
+        if self.ask_source(disk, chunk, op).is_none() {
+            self.step(disk, Step::Failed);
+        }
     }
 
     /// Returns the unit that is being copied.
@@ -207,16 +223,13 @@ impl<D: Clone, W> MirrorCore<D, W> {
         version(&self.applied) == version(&self.map)
     }
 
-    fn ask_source(&mut self, disk: DiskNumber, chunk: ChunkId, op: DiskOp<D>) {
+    fn ask_source(&mut self, disk: DiskNumber, chunk: ChunkId, op: DiskOp<D>) -> Option<u64> {
         let failures = self.resyncs.get(&disk).map_or(0, |resync| resync.failures);
         let source = self.map.as_ref().and_then(|map| {
             let count = map.current_copies(chunk).count().max(1);
             map.current_copies(chunk).nth(failures % count)
         });
-        match source {
-            Some(source) => drop(self.request(Requester::Resync(disk), source.disk, chunk, op)),
-            None => self.step(disk, Step::Failed),
-        }
+        source.map(|source| self.request(Requester::Resync(disk), source.disk, chunk, op))
     }
 
     pub(super) fn answered_resync(&mut self, disk: DiskNumber, of: DiskNumber, answer: DiskAnswer<D>) {
@@ -242,14 +255,10 @@ impl<D: Clone, W> MirrorCore<D, W> {
                 let op = DiskOp::Write { offset: unit * UNIT_BYTES, data };
                 self.request(Requester::Resync(disk), disk, chunk, op);
             }
-            // The bits of a chunk that moves are about other disks.
-            (Step::Writing, DiskAnswer::Done) if resync.work.is_move() => self.copied(disk),
             (Step::Writing, DiskAnswer::Done) => {
                 let Some((chunk, unit)) = self.unit(disk) else { return };
-                self.step(disk, Step::Cleaning);
-                self.ask_source(disk, chunk, DiskOp::Clean { unit });
+                self.copied(disk, chunk, unit);
             }
-            (Step::Cleaning, DiskAnswer::Done) => self.copied(disk),
             (_, DiskAnswer::Refused) => resync.step = Step::Refused,
             (Step::Reading, DiskAnswer::Failed(_)) if resync.work.is_move() => {
                 // The chunk has this copy still, so there is no need to mark a disk.
@@ -272,11 +281,29 @@ impl<D: Clone, W> MirrorCore<D, W> {
     }
 
     /// Notes that a unit is copied, and lets writes of it begin.
-    fn copied(&mut self, disk: DiskNumber) {
+    fn copied(&mut self, disk: DiskNumber, chunk: ChunkId, unit: u32) {
         let resync = self.resyncs.get_mut(&disk).expect("a disk that gets a unit");
         resync.units.pop_front();
         resync.step = Step::Idle;
+        let pause_us = resync.pace.pause_us(self.now_us.saturating_sub(resync.began_us));
+        // Without clients it uses all that the disks can do.
+        if self.client_requests > resync.clients_before {
+            resync.paused_until = self.now + pause_us / 1000;
+        }
         self.counts.copied_units += 1;
+        self.counts.copied[disk.index()] += 1;
+        let map = self.map.as_ref().expect("a map by which the unit was copied");
+        let moved = map.moves().find(|moved| (moved.chunk, moved.to.disk) == (chunk, disk)).copied();
+        match moved {
+            Some(moved) => self.counts.copied[moved.from.index()] += 1,
+            // It waits for no answer: a bit that is left over costs the copy of a unit. A bit of a
+            // later write is set behind this request, which a mark makes too old to be taken.
+            None => {
+                if let Some(id) = self.ask_source(disk, chunk, DiskOp::Clean { unit }) {
+                    self.requests.remove(&id);
+                }
+            }
+        }
         self.release_of(disk);
     }
 

@@ -21,6 +21,12 @@ impl<D: Clone, W> MirrorCore<D, W> {
     /// Takes a request of this view, or refuses it.
     pub(super) fn take(&mut self, from: NodeId, request: DiskRequest<D>) {
         let DiskRequest { id, version, disk, chunk, op } = request;
+        // Other nodes copy whole units from here, and write only for their clients.
+        self.client_requests += u64::from(match op {
+            DiskOp::Write { .. } => from != self.me,
+            DiskOp::Read { length, .. } => from != self.me && length < UNIT_BYTES,
+            DiskOp::Dirty | DiskOp::Clean { .. } => false,
+        });
         let may_be_used = |state: DiskState| match (state, &op) {
             (DiskState::Current, _) | (DiskState::Syncing, DiskOp::Write { .. }) => true,
             (DiskState::Syncing | DiskState::Stale, _) => false,

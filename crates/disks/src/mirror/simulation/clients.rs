@@ -221,7 +221,10 @@ impl World {
         }
         let at = *self.random.pick(&usable);
         let chunk = self.clients[number].chunk;
-        if self.core(at).map().is_none_or(|map| map.copies(chunk).is_none()) {
+        // A member that knows a new chunk tells others of it, also those that do not know it yet.
+        let mut maps =
+            usable.iter().filter_map(|at| self.nodes[*at].as_ref().and_then(|node| node.core.map()));
+        if maps.all(|map| map.copies(chunk).is_none()) {
             return;
         }
         self.clients[number].holder = self.nodes[at].as_ref().map(|node| node.incarnation);
@@ -255,7 +258,9 @@ impl World {
         let disks: Vec<_> = map.disks().collect();
         let (disk, entry) = *self.random.pick(&disks);
         let id = u128::from(self.last_token) + 100;
-        let change = match self.random.below(10) {
+        let change = match self.random.below(12) {
+            10 => MapChange::Grow { disk, id: entry.id, slots: entry.slots + 1 },
+            11 if map.chunks() < 2 * BLOCK_CHUNKS => MapChange::GrowGroup(map.chunks() + 1),
             0..3 if streams < self.faults.streams => {
                 MapChange::Stream { name: format!("{at}.{streams}"), node: NodeId(at as u8), chunks: 1 }
             }
@@ -284,7 +289,9 @@ impl World {
             self.core(at).rebuild([disk].into());
             return self.settle(at);
         }
-        if !self.faults.moves && !matches!(change, MapChange::Stream { .. } | MapChange::Opened { .. })
+        let is_no_move =
+            matches!(change, MapChange::Stream { .. } | MapChange::Opened { .. } | MapChange::GrowGroup(_));
+        if !self.faults.moves && !is_no_move
             || is_second_leave
             || matches!(change, MapChange::Replace(..)) && entry.state != DiskState::Stale
         {
@@ -309,13 +316,18 @@ impl World {
         }
     }
 
-    /// Adds the places of new streams.
-    fn add_streams(&mut self) {
+    /// Adds the places of new streams and chunks.
+    fn add_clients(&mut self) {
         let map = self.registry.newest.clone();
         let chunks = map.streams().filter_map(|name| map.stream(name)).flatten();
         for chunk in chunks {
             if self.clients.iter().all(|client| client.chunk != chunk) {
                 self.clients.push(Client::new(chunk, STREAM_AT, true));
+            }
+        }
+        for chunk in (BLOCK_CHUNKS..map.chunks()).map(ChunkId) {
+            if self.clients.iter().all(|client| client.chunk != chunk) {
+                self.clients.push(Client::new(chunk, BLOCKS_AT[1], false));
             }
         }
     }
@@ -550,7 +562,7 @@ impl World {
         if !std::mem::take(&mut self.is_changed) {
             return;
         }
-        self.add_streams();
+        self.add_clients();
         let map = &self.registry.newest;
         for (number, client) in self.clients.iter().enumerate() {
             let is_settled = client.begun == client.acknowledged && !client.is_in_doubt;

@@ -135,6 +135,7 @@ struct Counts {
     moved: usize,
     removed: usize,
     replaced: usize,
+    grown: usize,
     scrubbed: usize,
 }
 
@@ -477,6 +478,7 @@ impl World {
     fn tick(&mut self, at: usize) {
         let now = self.now;
         if let Some(node) = &mut self.nodes[at] {
+            node.core.pass(1000 * now);
             node.core.tick(now);
             self.settle(at);
         }

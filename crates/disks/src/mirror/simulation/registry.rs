@@ -29,6 +29,7 @@ pub(super) struct Registry {
     pub(super) moved: usize,
     pub(super) removed: usize,
     pub(super) replaced: usize,
+    pub(super) grown: usize,
 }
 
 pub(super) struct UnderWay {
@@ -44,8 +45,8 @@ impl Registry {
         let (entries, newest) = edited(&Entries::new(), map, None, 1);
         let newest = Arc::new(newest);
         let (queue, results) = (VecDeque::new(), Vec::new());
-        let [moved, removed, replaced] = [0; 3];
-        Self { entries, last: 1, newest, under_way: None, queue, results, moved, removed, replaced }
+        let [moved, removed, replaced, grown] = [0; 4];
+        Self { entries, last: 1, newest, under_way: None, queue, results, moved, removed, replaced, grown }
     }
 
     /// Makes a change at once.
@@ -67,6 +68,7 @@ impl Registry {
             MapChange::Moved(_) => self.moved += 1,
             MapChange::Remove(_) => self.removed += 1,
             MapChange::Replace(..) => self.replaced += 1,
+            MapChange::GrowGroup(_) => self.grown += 1,
             _ => {}
         }
         self.results.push((change.by, true));

@@ -5,6 +5,7 @@
 //! | `disks` | none | [`DisksShown`] |
 //! | `disk.change` | [`ChangeArgs`] | nothing |
 //! | `disk.add` | [`AddArgs`] | the number of the disk |
+//! | `disk.grow` | [`GrowArgs`] | the MiB of its room for chunks |
 //! | `disk.scrub` | none | [`Scrubbed`], also as progress |
 //! | `disk.measure` | see `disk_speed.rs` | |
 
@@ -46,8 +47,20 @@ pub struct DiskShown {
     /// The part of it that chunks have.
     pub used_mib: u64,
     /// MiB that are still to be copied to it, if this node serves it and it has returned or gets
-    /// chunks.
+    /// chunks; or away from it, if it leaves.
     pub left_mib: Option<u64>,
+    /// The KiB/s that this node has copied to it, or away from it, in the last seconds.
+    pub copied_kib_s: u64,
+    /// The seconds that this will take at this rate.
+    pub left_s: Option<u64>,
+    /// Reads that have failed since the start of the node that serves it.
+    pub failed_reads: u64,
+    /// Writes that have failed.
+    pub failed_writes: u64,
+    /// Syncs that have failed.
+    pub failed_syncs: u64,
+    /// Bad copies of blocks on it that this node has replaced since its start.
+    pub repaired_blocks: u64,
     /// The file or block device on the host of its node.
     pub path: String,
 }
@@ -61,6 +74,8 @@ pub struct DisksShown {
     pub chunk_mib: u64,
     /// True while chunks move so that all disks become equally full.
     pub is_balancing: bool,
+    /// The MiB of the blocks.
+    pub group_mib: u64,
     /// The number of chunks that are moving.
     pub moving: usize,
     /// The disks.
@@ -81,6 +96,8 @@ pub enum ChangeArgs {
     Keep(u8),
     /// Chunks move until all disks are equally full.
     Rebalance,
+    /// The group of blocks grows to so many MiB.
+    GrowGroup(u64),
 }
 
 /// A disk that a user gives to the group. The file exists, with the label of this identifier.
@@ -101,10 +118,21 @@ pub struct AddArgs {
     pub replaces: Option<u8>,
 }
 
+/// A disk that is to grow: one of the node that gets the command.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrowArgs {
+    /// The number of the disk.
+    pub disk: u8,
+    /// MiB that the group may use; `None`: all that the file or device has.
+    pub size_mib: Option<u64>,
+}
+
 pub(super) const COMMANDS: &[NodeCommand] = &[
     NodeCommand::prompt("disks", disks),
     NodeCommand::waiting("disk.change", change),
     NodeCommand::waiting("disk.add", add),
+    NodeCommand::waiting("disk.grow", grow),
     NodeCommand::waiting("disk.scrub", scrub),
     NodeCommand::waiting("disk.measure", disk_speed::measure),
 ];
@@ -122,6 +150,9 @@ fn change(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<V
         ChangeArgs::Drop(disk) => MapChange::Leave(DiskNumber(disk), true),
         ChangeArgs::Keep(disk) => MapChange::Leave(DiskNumber(disk), false),
         ChangeArgs::Rebalance => MapChange::Balance(true),
+        ChangeArgs::GrowGroup(mib) => {
+            MapChange::GrowGroup(u32::try_from(mib / (map.chunk_bytes() >> 20)).unwrap_or(u32::MAX))
+        }
     };
     make(mirror, &map, change, progress)
 }
@@ -141,6 +172,25 @@ fn make(mirror: Arc<Mirror>, map: &Map, change: MapChange, progress: Progress<'_
     map.with(&change).map_err(|why| why.to_string())?;
     aside(progress, move || mirror.change(change).map_err(|why| why.to_string()))?;
     Ok(Value::Null)
+}
+
+fn grow(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let GrowArgs { disk, size_mib } = args(asked)?;
+    let mirror = on.runtime().handles().disks.mirror()?;
+    let (map, disk) = (mirror.map().ok_or(NO_MAP)?, DiskNumber(disk));
+    let id = map.disk(disk).ok_or_else(|| MapRefusal::NoDisk(disk).to_string())?.id;
+    let file = mirror.growing(disk).ok_or_else(|| format!("{disk} is not open in this node"))?;
+    let chunk_mib = map.chunk_bytes() >> 20;
+    let slots = match size_mib {
+        Some(mib) => u32::try_from(mib / chunk_mib).unwrap_or(u32::MAX),
+        None => file.slots_of_file().map_err(|why| why.to_string())?,
+    };
+    let change = MapChange::Grow { disk, id, slots };
+    map.with(&change).map_err(|why| why.to_string())?;
+    // First the file, then the map: with the new map every node may put chunks there.
+    aside(progress, move || file.grow(slots).map_err(|why| why.to_string()))?;
+    make(mirror, &map, change, progress)?;
+    json_of(&(u64::from(slots) * chunk_mib))
 }
 
 fn add(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
@@ -244,6 +294,8 @@ impl DisksHandle {
         let chunk_mib = map.chunk_bytes() >> 20;
         let disk = |(number, disk): (DiskNumber, &DiskEntry)| {
             let described = self.description(disk);
+            let used_mib = u64::from(map.used_slots(number)) * chunk_mib;
+            let health = mirror.health(number, disk.id);
             DiskShown {
                 disk: number.0,
                 id: format!("{:032x}", disk.id),
@@ -254,8 +306,14 @@ impl DisksHandle {
                 state: state(disk).to_owned(),
                 lost_at: if disk.state == DiskState::Current { 0 } else { disk.lost_at },
                 size_mib: u64::from(disk.slots) * chunk_mib,
-                used_mib: u64::from(map.used_slots(number)) * chunk_mib,
-                left_mib: mirror.left_to_copy(number),
+                used_mib,
+                left_mib: mirror.left_to_copy(number).or(disk.is_leaving.then_some(used_mib)),
+                copied_kib_s: health.copied_kib_s,
+                left_s: None,
+                failed_reads: health.failed_reads,
+                failed_writes: health.failed_writes,
+                failed_syncs: health.failed_syncs,
+                repaired_blocks: health.repaired_blocks,
                 path: described.map_or_else(String::new, |found| found.path),
             }
         };
@@ -263,6 +321,7 @@ impl DisksHandle {
             version: map.version(),
             chunk_mib,
             is_balancing: map.is_balancing(),
+            group_mib: map.bytes() >> 20,
             moving: map.moves().count(),
             disks: map.disks().map(disk).collect(),
         })

@@ -159,14 +159,16 @@ impl MapKeeper {
         true
     }
 
-    /// Says if the sizes in the configuration are not those of the map, which counts.
+    /// Says if the sizes in the configuration are not those of the map, which counts. The group may
+    /// have grown.
     fn compare(&self, map: &Map) {
         let configured = (u64::from(self.config.chunk_mib) << 20, self.config.block_chunks());
         let found = (map.chunk_bytes(), u64::from(map.chunks()));
-        if configured != found && self.mirror.map().is_none() {
+        let is_possible = configured.0 == found.0 && configured.1 <= found.1;
+        if !is_possible && self.mirror.map().is_none() {
             let why = format!(
-                "cluster.toml describes a group of {} chunks of {} MiB, and it was made with {} of {} MiB: put the old \
-                 values back; a mirrored group cannot grow yet",
+                "cluster.toml describes a group of {} chunks of {} MiB, and it has {} of {} MiB: put the old values back; \
+                 `plexus disk grow-group` has a mirrored group grow",
                 configured.1,
                 configured.0 >> 20,
                 found.1,
@@ -335,6 +337,8 @@ fn described(change: &MapChange) -> String {
         MapChange::Replace(disk, _) => format!("{disk} is another one, to which everything is copied"),
         MapChange::Leave(disk, true) => format!("the chunks of {disk} move to others, because it leaves"),
         MapChange::Leave(disk, false) => format!("{disk} stays"),
+        MapChange::Grow { disk, slots, .. } => format!("{disk} has grown: it has room for {slots} chunks"),
+        MapChange::GrowGroup(chunks) => format!("the group has grown to {chunks} chunks"),
         MapChange::Balance(true) => "chunks move until all disks are equally full".to_owned(),
         MapChange::Balance(false) => "all disks are equally full".to_owned(),
         MapChange::Move(moves) => format!("{} chunks begin to move", moves.len()),

@@ -1,0 +1,200 @@
+//! Statements that change rows, with their names bound.
+
+use std::rc::Rc;
+
+use sqlparser::ast;
+
+use super::{
+    Change, ChangeKind, Conflict, Joined, Targets, assignments, bind_insert, returning, table_and_alias,
+};
+use crate::{
+    bind::{
+        Around, Scope,
+        from::{self, From, conjuncts, scope_of},
+        paths::{place, single_source},
+        query,
+        select::refuse,
+    },
+    catalog::{Privilege, Table},
+    error::{Result, SqlError},
+    parse::relation,
+};
+
+/// Binds INSERT, UPDATE or DELETE, also within WITH.
+pub(crate) fn bind_change(statement: &ast::Statement, around: Around<'_>) -> Result<Change> {
+    let parameters = around.parameters;
+    // A change that reads its table needs the right for that, too.
+    let changed = |name: &str, privilege: Privilege, reads: bool| -> Result<Rc<Targets>> {
+        let table = parameters.table_for(name, privilege)?;
+        if reads {
+            parameters.table_for(name, Privilege::Select)?;
+        }
+        parameters.targets_of(&table)
+    };
+    let change = match statement {
+        ast::Statement::Insert(insert) => {
+            let ast::TableObject::TableName(name) = &insert.table else {
+                return Err(SqlError::unsupported(format!("INSERT INTO {}", insert.table)));
+            };
+            let name = relation(name)?;
+            let updates = match &insert.on {
+                Some(ast::OnInsert::OnConflict(on)) => {
+                    matches!(on.action, ast::OnConflictAction::DoUpdate(_))
+                }
+                _ => false,
+            };
+            if updates {
+                parameters.table_for(&name, Privilege::Update)?;
+            }
+            let targets = changed(&name, Privilege::Insert, updates || insert.returning.is_some())?;
+            bind_insert(insert, &targets, around)?
+        }
+        ast::Statement::Update(update) => {
+            let reads = update.selection.is_some() || update.returning.is_some();
+            bind_update(update, &changed(&named(&update.table)?, Privilege::Update, reads)?, around)?
+        }
+        ast::Statement::Delete(delete) => {
+            let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
+            let [from] = &from[..] else {
+                return Err(SqlError::unsupported("DELETE from several tables"));
+            };
+            let reads = delete.selection.is_some() || delete.returning.is_some();
+            let targets = changed(&named(from)?, Privilege::Delete, reads)?;
+            bind_delete(delete, from, &targets, around)?
+        }
+        ast::Statement::Query(with) => match &*with.body {
+            ast::SetExpr::Insert(inner) | ast::SetExpr::Update(inner) | ast::SetExpr::Delete(inner) => {
+                let bound =
+                    query::bind_names(with.with.as_ref(), around, |around| bind_change(inner, around));
+                let (change, shared) = bound?;
+                Change { with: shared, ..change }
+            }
+            other => return Err(SqlError::unsupported(other)),
+        },
+        other => return Err(SqlError::unsupported(other)),
+    };
+    let removes = match &change.kind {
+        ChangeKind::Insert { conflict, .. } => matches!(conflict, Conflict::Update { .. }),
+        _ => true,
+    };
+    let (written, looked_at) = change.targets.others(removes);
+    let mut tables = parameters.changed.borrow_mut();
+    tables.push((change.table.id, true));
+    tables.extend(written.into_iter().map(|table| (table, true)));
+    tables.extend(looked_at.into_iter().map(|table| (table, false)));
+    drop(tables);
+    Ok(change)
+}
+
+/// Returns whether a query is a change of rows with WITH.
+pub(crate) fn is_change(query: &ast::Query) -> bool {
+    matches!(*query.body, ast::SetExpr::Insert(_) | ast::SetExpr::Update(_) | ast::SetExpr::Delete(_))
+}
+
+/// Returns the name of the table that a statement changes.
+fn named(table: &ast::TableWithJoins) -> Result<String> {
+    match &table.relation {
+        ast::TableFactor::Table { name, args: None, .. } => relation(name),
+        other => Err(SqlError::unsupported(format!("a change of {other}"))),
+    }
+}
+
+/// Binds the condition of a change, with the tables that are joined with its own one.
+fn join(mut from: From, condition: Option<&ast::Expr>, scope: &Scope<'_>) -> Result<Joined> {
+    let mut conditions = std::mem::take(&mut from.conditions);
+    if let Some(condition) = condition {
+        conjuncts(scope.condition(condition, "WHERE")?, &mut conditions);
+    }
+    let mut sources = from.sources;
+    let constant = place(&mut sources, conditions);
+    let conditions = sources.iter().flat_map(|source| source.conditions.clone()).collect();
+    Ok(Joined { sources, constant, conditions })
+}
+
+fn scope_in<'a>(columns: &'a [crate::bind::ScopeColumn], around: Around<'a>) -> Scope<'a> {
+    Scope { parent: around.parent, with: around.with, ..Scope::new(columns, around.parameters) }
+}
+
+fn bind_update(update: &ast::Update, targets: &Rc<Targets>, around: Around<'_>) -> Result<Change> {
+    let table: &Rc<Table> = targets.table();
+    let alias = table_and_alias(&update.table)?;
+    let is_plain = update.or.is_none()
+        && update.limit.is_none()
+        && update.order_by.is_empty()
+        && update.output.is_none()
+        && update.on_cluster.is_none();
+    refuse(!is_plain, "this form of UPDATE")?;
+    let (kind, (output, columns)) = match &update.from {
+        None => {
+            let own = scope_of(table, &alias);
+            let scope = scope_in(&own, around);
+            let set = assignments(table, &scope, &update.assignments)?;
+            let condition =
+                update.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
+            let kind = ChangeKind::Update { source: single_source(table, condition), set, joined: None };
+            (kind, returning(&scope, update.returning.as_ref())?)
+        }
+        Some(ast::UpdateTableFromKind::BeforeSet(_)) => {
+            return Err(SqlError::unsupported("FROM before SET"));
+        }
+        Some(ast::UpdateTableFromKind::AfterSet(items)) => {
+            let mut from = from::bind_with_target(table, &alias, items, around)?;
+            let all = std::mem::take(&mut from.columns);
+            let scope = scope_in(&all, around);
+            let set = assignments(table, &scope, &update.assignments)?;
+            let joined = Some(join(from, update.selection.as_ref(), &scope)?);
+            let kind = ChangeKind::Update { source: single_source(table, None), set, joined };
+            (kind, returning(&scope, update.returning.as_ref())?)
+        }
+    };
+    Ok(Change {
+        table: table.clone(),
+        targets: targets.clone(),
+        kind,
+        returning: output,
+        columns,
+        with: Vec::new(),
+    })
+}
+
+fn bind_delete(
+    delete: &ast::Delete,
+    from: &ast::TableWithJoins,
+    targets: &Rc<Targets>,
+    around: Around<'_>,
+) -> Result<Change> {
+    let table = targets.table();
+    let is_plain = delete.tables.is_empty()
+        && delete.limit.is_none()
+        && delete.order_by.is_empty()
+        && delete.output.is_none()
+        && delete.on_cluster.is_none();
+    refuse(!is_plain, "this form of DELETE")?;
+    let alias = table_and_alias(from)?;
+    let (kind, (output, columns)) = match &delete.using {
+        None => {
+            let own = scope_of(table, &alias);
+            let scope = scope_in(&own, around);
+            let condition =
+                delete.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
+            let kind = ChangeKind::Delete { source: single_source(table, condition), joined: None };
+            (kind, returning(&scope, delete.returning.as_ref())?)
+        }
+        Some(items) => {
+            let mut from = from::bind_with_target(table, &alias, items, around)?;
+            let all = std::mem::take(&mut from.columns);
+            let scope = scope_in(&all, around);
+            let joined = Some(join(from, delete.selection.as_ref(), &scope)?);
+            let kind = ChangeKind::Delete { source: single_source(table, None), joined };
+            (kind, returning(&scope, delete.returning.as_ref())?)
+        }
+    };
+    Ok(Change {
+        table: table.clone(),
+        targets: targets.clone(),
+        kind,
+        returning: output,
+        columns,
+        with: Vec::new(),
+    })
+}
