@@ -214,7 +214,8 @@ fn literal_number(text: &str) -> Result<Typed> {
 /// Converts an expression to a type; a literal or parameter without type gets it.
 pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit: bool) -> Result<Expr> {
     if let (Expr::Parameter(number), Type::Unknown) = (&expr, from) {
-        let has = on.decide(*number, to);
+        // The names of objects are looked up in each execution.
+        let has = on.decide(*number, if to.is_reg() { Type::Text } else { to });
         return match has == to {
             true => Ok(expr),
             false => Ok(Expr::Cast { value: expr.boxed(), from: has, to, is_explicit }),

@@ -48,6 +48,15 @@ pub(crate) static FUNCTIONS: &[SetFunction] = &[
         },
         act: subscripts,
     },
+    // There are no partitions, and a table that is none has no ancestors.
+    SetFunction {
+        name: "pg_partition_ancestors",
+        is_scalar: true,
+        signature: |types| {
+            (types.len() == 1).then(|| (vec![Type::Regclass], vec![("relid", Type::Regclass)]))
+        },
+        act: |_, _, _| Ok(Vec::new()),
+    },
     SetFunction {
         name: "pg_get_keywords",
         is_scalar: false,

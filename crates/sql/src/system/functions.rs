@@ -10,8 +10,8 @@ use super::{
 use crate::{
     error::{Result, SqlError, code},
     functions::{
-        BOOL, Call, DeclaredType, Function, INT2, INT4, INT8, NAME, OID, REGCLASS, REGTYPE, TEXT, TEXTS,
-        function, names::quoted_name, ok,
+        BOOL, Call, DeclaredType, Function, INT4, INT8, NAME, OID, REGCLASS, REGTYPE, TEXT, TEXTS, function,
+        names::quoted_name, ok,
     },
     types::{Type, Value},
 };
@@ -38,7 +38,7 @@ pub(crate) static SYSTEM: &[Function] = &[
     function("pg_collation_is_visible", &[OID], BOOL, |_| ok(true)).stable(),
     function("pg_conversion_is_visible", &[OID], BOOL, none).stable(),
     function("pg_encoding_to_char", &[INT4], NAME, encoding_to_char).stable(),
-    function("pg_function_is_visible", &[OID], BOOL, function_is_visible).stable(),
+    function("pg_function_is_visible", &[OID], BOOL, |_| ok(true)).stable(),
     function("pg_get_constraintdef", &[OID], TEXT, constraint_definition).stable(),
     function("pg_get_constraintdef", &[OID, BOOL], TEXT, constraint_definition).stable(),
     function("pg_get_expr", &[TEXT, OID], TEXT, |call| ok(call.text(0))).stable(),
@@ -188,11 +188,6 @@ fn encoding_to_char(call: &Call<'_>) -> Result<Value> {
         8 => "LATIN1",
         _ => "",
     })
-}
-
-fn function_is_visible(call: &Call<'_>) -> Result<Value> {
-    let _ = call;
-    ok(true)
 }
 
 fn constraint_definition(call: &Call<'_>) -> Result<Value> {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `snapshot` | the definitions, and the numbers of objects |
 //! | `relations` | names and columns of the tables and views, and their rows if these never change |
-//! | `classes`, `constraints`, `comments`, `types`, `cluster` | rows from the definitions |
+//! | `classes`, `constraints`, `comments`, `types`, `procedures`, `cluster` | rows from the definitions |
 //! | `names` | types whose values are shown as names |
 //! | `describe` | definitions as text |
 //! | `acl`, `privileges` | rights as text, and as rows |
@@ -20,6 +20,7 @@ pub(crate) mod describe;
 pub(crate) mod functions;
 mod names;
 mod privileges;
+mod procedures;
 mod relations;
 mod rows;
 mod snapshot;

@@ -1,7 +1,7 @@
 //! Types whose values are numbers of objects and are shown as names: `regclass`, `regtype`,
 //! `regproc`, `regnamespace`, `regrole`.
 
-use super::{describe, types};
+use super::{describe, procedures, types};
 use crate::{
     error::{Result, SqlError, code},
     functions::{Context, names::quoted_name},
@@ -29,7 +29,7 @@ pub(crate) fn name_of(oid: i64, of: Type, context: &Context) -> Result<String> {
             .relation(number)
             .map(|relation| describe::relation_name(&snapshot, &snapshot.path(context), relation)),
         Type::Regtype => Some(describe::format_type(number, None)).filter(|name| name != "???"),
-        Type::Regproc => function_name(number),
+        Type::Regproc => procedures::name_of(number).map(quoted_name),
         Type::Regnamespace => snapshot.schema_name(number).map(quoted_name),
         Type::Regrole => {
             snapshot.roles.iter().find(|(oid, ..)| *oid == number).map(|(_, name, _)| quoted_name(name))
@@ -39,26 +39,16 @@ pub(crate) fn name_of(oid: i64, of: Type, context: &Context) -> Result<String> {
     Ok(name.unwrap_or_else(|| number.to_string()))
 }
 
-/// Returns the name of a function with a number.
-fn function_name(number: u32) -> Option<String> {
-    types::functions().find(|(_, oid)| *oid == number).map(|(name, _)| name.to_owned())
-}
-
-/// Returns the number of the function with a name.
-fn function(name: &str) -> Option<u32> {
-    types::functions().find(|(known, _)| *known == name).map(|(_, oid)| oid)
-}
-
 /// Returns the identifier of the object with a name.
 fn identifier_of(name: &str, of: Type, context: &Context) -> Result<i64> {
     let name = name.trim();
     if name == "-" {
         return Ok(0);
     }
-    if name.starts_with(|char: char| char.is_ascii_digit()) {
-        if let Ok(number) = name.parse::<u32>() {
-            return Ok(number.into());
-        }
+    if name.starts_with(|char: char| char.is_ascii_digit())
+        && let Ok(number) = name.parse::<u32>()
+    {
+        return Ok(number.into());
     }
     find(context, name, of)?.map(i64::from).ok_or_else(|| undefined(name, of))
 }
@@ -90,7 +80,14 @@ pub(crate) fn find(context: &Context, name: &str, of: Type) -> Result<Option<u32
             let schema = snapshot.schema_oid(schema);
             schema.and_then(|schema| snapshot.find(schema, own)).map(|relation| relation.oid)
         }
-        (Type::Regproc, None | Some("pg_catalog")) => function(own),
+        (Type::Regproc, None | Some("pg_catalog")) => match procedures::named(own)[..] {
+            [] => None,
+            [one] => Some(one),
+            _ => {
+                let message = format!("more than one function named \"{own}\"");
+                return Err(SqlError::new("42725", message));
+            }
+        },
         (Type::Regnamespace, None) => snapshot.schema_oid(own),
         (Type::Regrole, None) => {
             snapshot.roles.iter().find(|(_, known, _)| known == own).map(|(oid, ..)| *oid)

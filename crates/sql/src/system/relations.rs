@@ -7,7 +7,8 @@ use std::{collections::HashMap, fmt, sync::LazyLock};
 use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser};
 
 use super::{
-    Snapshot, classes, cluster, comments, constraints, describe::format_type, privileges, rows::NULL, types,
+    Snapshot, classes, cluster, comments, constraints, describe::format_type, privileges, procedures,
+    rows::NULL, types,
 };
 use crate::{
     functions::Context,
@@ -90,6 +91,7 @@ static ROWS: &[(&str, Rows)] = &[
     ("pg_description", comments::descriptions),
     ("pg_index", classes::indexes),
     ("pg_namespace", cluster::schemas),
+    ("pg_proc", procedures::procedures),
     ("pg_rewrite", classes::rules),
     ("pg_sequence", classes::sequences),
     ("pg_settings", cluster::settings),

@@ -190,7 +190,7 @@ impl Key<'_> {
 
 /// Gives numbers to objects. The same objects get the same numbers on all nodes and in all runs.
 #[derive(Default, Debug)]
-struct Numbers {
+pub(super) struct Numbers {
     used: HashSet<u32>,
 }
 
@@ -202,7 +202,7 @@ impl Numbers {
     }
 
     /// Returns the number of an object with a name, which belongs to an object with an `id`.
-    fn of_name(&mut self, kind: &str, id: u64, name: &str) -> u32 {
+    pub(super) fn of_name(&mut self, kind: &str, id: u64, name: &str) -> u32 {
         // FNV-1a, since all versions of all nodes must agree.
         let bytes = kind.bytes().chain(id.to_le_bytes()).chain(name.bytes());
         let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
