@@ -54,7 +54,7 @@ pub(crate) struct Context {
     pub(crate) answers: Answers,
 }
 
-/// A function.
+/// A function as the binder and the catalogs see it.
 #[derive(Debug)]
 pub(crate) struct Function {
     pub(crate) name: &'static str,
@@ -80,7 +80,6 @@ pub(crate) enum DeclaredType {
     Any,
     AnyElement,
     AnyArray,
-    AnyNonArray,
     AnyCompatible,
     AnyCompatibleArray,
 }
@@ -232,7 +231,6 @@ impl DeclaredType {
             Self::Any => "\"any\"",
             Self::AnyElement => "anyelement",
             Self::AnyArray => "anyarray",
-            Self::AnyNonArray => "anynonarray",
             Self::AnyCompatible => "anycompatible",
             Self::AnyCompatibleArray => "anycompatiblearray",
         }
@@ -245,7 +243,6 @@ impl DeclaredType {
             Self::Any => 2276,
             Self::AnyElement => 2283,
             Self::AnyArray => 2277,
-            Self::AnyNonArray => 2776,
             Self::AnyCompatible => 5077,
             Self::AnyCompatibleArray => 5078,
         }

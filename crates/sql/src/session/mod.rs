@@ -16,7 +16,7 @@ use sqlparser::ast;
 use self::{
     locks::{TableLocks, TableMode},
     run::Plan,
-    settings::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT, Settings},
+    settings::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT},
 };
 use crate::{
     activity::Activity,
