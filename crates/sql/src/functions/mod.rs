@@ -72,11 +72,12 @@ impl Context {
             place: SessionPlace { database: 0, role: role.into(), is_superuser: true },
             definitions: Definitions::new(role.into()),
             answers: Answers::default(),
+            constraints: Constraints::default(),
         }
     }
 }
 
-/// A function.
+/// A function as the binder and the catalogs see it.
 #[derive(Debug)]
 pub(crate) struct Function {
     pub(crate) name: &'static str,
@@ -102,7 +103,6 @@ pub(crate) enum DeclaredType {
     Any,
     AnyElement,
     AnyArray,
-    AnyNonArray,
     AnyCompatible,
     AnyCompatibleArray,
 }
@@ -254,7 +254,6 @@ impl DeclaredType {
             Self::Any => "\"any\"",
             Self::AnyElement => "anyelement",
             Self::AnyArray => "anyarray",
-            Self::AnyNonArray => "anynonarray",
             Self::AnyCompatible => "anycompatible",
             Self::AnyCompatibleArray => "anycompatiblearray",
         }
@@ -267,7 +266,6 @@ impl DeclaredType {
             Self::Any => 2276,
             Self::AnyElement => 2283,
             Self::AnyArray => 2277,
-            Self::AnyNonArray => 2776,
             Self::AnyCompatible => 5077,
             Self::AnyCompatibleArray => 5078,
         }

@@ -140,7 +140,6 @@ impl Candidate {
             DeclaredType::AnyArray | DeclaredType::AnyCompatibleArray => {
                 *from == Type::Unknown || from.element().is_some()
             }
-            DeclaredType::AnyNonArray => from.element().is_none(),
             _ => true,
         };
         types.iter().zip(&self.declared).all(takes) && self.elements(types).is_ok()
@@ -153,7 +152,7 @@ impl Candidate {
             let inner = || given.element().unwrap_or(Type::Unknown);
             let (of, is_exact) = match declared {
                 DeclaredType::Is(_) | DeclaredType::Any => continue,
-                DeclaredType::AnyElement | DeclaredType::AnyNonArray => (plain(*given), true),
+                DeclaredType::AnyElement => (plain(*given), true),
                 DeclaredType::AnyArray => (inner(), true),
                 DeclaredType::AnyCompatible => (plain(*given), false),
                 DeclaredType::AnyCompatibleArray => (inner(), false),
@@ -188,8 +187,8 @@ impl Candidate {
             DeclaredType::AnyCompatibleArray => array(compatible),
             _ if element == Type::Unknown => Err(undetermined()),
             // With its limits, which its text may need.
-            DeclaredType::AnyElement | DeclaredType::AnyNonArray if plain(given) == element => Ok(given),
-            DeclaredType::AnyElement | DeclaredType::AnyNonArray => Ok(element),
+            DeclaredType::AnyElement if plain(given) == element => Ok(given),
+            DeclaredType::AnyElement => Ok(element),
             DeclaredType::AnyArray if given.element() == Some(element) => Ok(given),
             DeclaredType::AnyArray => array(element),
         };

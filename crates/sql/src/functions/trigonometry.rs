@@ -1,4 +1,5 @@
-//! Functions of angles in degrees, exact where the result is a fraction (as PostgreSQL's `float.c`).
+//! Functions of angles in degrees, exact where the result is a fraction, as in PostgreSQL's
+//! `float.c`.
 
 /// Returns the sine of 0 to 30 degrees.
 fn sine_to_30(degrees: f64) -> f64 {

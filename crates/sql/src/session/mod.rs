@@ -19,7 +19,7 @@ use self::{
     cursors::Cursor,
     locks::{TableLocks, TableMode},
     run::Plan,
-    settings::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT, Settings},
+    settings::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT},
 };
 use crate::{
     activity::Activity,
