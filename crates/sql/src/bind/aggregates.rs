@@ -131,7 +131,7 @@ impl<'a> Grouping<'a> {
                 filter: None,
                 order: Vec::new(),
             };
-            return Ok(self.add(Called::Column(at), || Ok((aggregate, column.of)))?);
+            return self.add(Called::Column(at), || Ok((aggregate, column.of)));
         }
         let message = format!(
             "column \"{}.{}\" must appear in the GROUP BY clause or be used in an aggregate function",

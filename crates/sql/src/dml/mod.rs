@@ -21,7 +21,7 @@ use self::{
 
 use crate::{
     bind::{
-        Around, Parameters, Scope, assign,
+        Around, Scope, assign,
         from::{Source, scope_of},
         query::{self, Query, Shared},
         select::{ResultColumn, bind_items, refuse},

@@ -14,7 +14,6 @@ use crate::{
     error::{Result, SqlError, code},
     exec::Run,
     expr::{Expr, Inputs},
-    functions::Context,
     types::{Value, encode, text},
 };
 

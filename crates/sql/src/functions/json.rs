@@ -129,7 +129,7 @@ fn build_array(call: &Call<'_>) -> Result<Value> {
 
 fn build_object(call: &Call<'_>) -> Result<Value> {
     let all: Vec<(&Value, Type)> = call.rest(0).collect();
-    if all.len() % 2 != 0 {
+    if !all.len().is_multiple_of(2) {
         return Err(invalid_parameter("argument list must have even number of elements"));
     }
     let mut text = String::from("{");

@@ -317,7 +317,7 @@ impl Call<'_> {
 
     pub(crate) fn numeric(&self, at: usize) -> Numeric {
         match self.values.get(at) {
-            Some(Value::Numeric(number)) => number.clone(),
+            Some(Value::Numeric(number)) => *number,
             _ => Numeric::from_int(0),
         }
     }

@@ -502,11 +502,10 @@ impl Writer<'_> {
             self.is_inside = true;
         } else {
             match self.number.get(self.at) {
-                Some('.') => {
-                    if !self.is_last_the_point() || is_filled {
+                Some('.')
+                    if (!self.is_last_the_point() || is_filled) => {
                         self.shown.push('.');
                     }
-                }
                 _ if self.last_relevant.is_some_and(|last| self.at > last) && node != Node::Zero => {}
                 _ if self.is_space_before_point() => {
                     if !is_filled {

@@ -89,13 +89,13 @@ pub(crate) fn start_time() -> i64 {
 
 /// Returns the schemas of the search path that there are.
 fn schemas(call: &Call<'_>, with_implicit: bool) -> Result<Vec<Value>> {
-    let path = call.context.settings.borrow().show("search_path")?;
-    let named = path.split(',').map(|name| name.trim().trim_matches('"'));
-    let mut found: Vec<&str> = named.filter(|name| matches!(*name, "public" | "pg_catalog")).collect();
-    if with_implicit && !found.contains(&"pg_catalog") {
-        found.insert(0, "pg_catalog");
-    }
-    Ok(found.into_iter().map(Value::from).collect())
+    let definitions = call.context.definitions.get()?;
+    let setting = call.context.settings.borrow().show("search_path")?;
+    let names_system = setting.split(',').any(|name| name.trim().trim_matches('"') == "pg_catalog");
+    let path = definitions.path(call.context);
+    let named = path.iter().filter_map(|schema| definitions.schema_name(*schema));
+    let shown = named.filter(|name| with_implicit || names_system || *name != "pg_catalog");
+    Ok(shown.map(Value::from).collect())
 }
 
 fn current_setting(call: &Call<'_>) -> Result<Value> {

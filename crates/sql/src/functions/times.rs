@@ -253,13 +253,8 @@ fn unit(name: &str, of: Type) -> Result<&'static str> {
     let lower = name.trim().to_ascii_lowercase();
     let found = UNITS.iter().find(|names| names.contains(&lower.as_str()));
     found.map(|names| names[0]).ok_or_else(|| {
-        let is_part =
-            matches!(lower.as_str(), "epoch" | "dow" | "doy" | "isodow" | "isoyear" | "julian" | "timezone");
-        let (problem, code) = match is_part {
-            true => ("not supported", code::FEATURE_NOT_SUPPORTED),
-            false => ("not recognized", code::INVALID_PARAMETER_VALUE),
-        };
-        SqlError::new(code, format!("unit \"{lower}\" {problem} for type {}", of.name()))
+        let message = format!("unit \"{lower}\" not recognized for type {}", of.name());
+        SqlError::new(code::INVALID_PARAMETER_VALUE, message)
     })
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
         }
     };
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
-    let tokens = know_weaker_locks(tokens.map_err(|error| failed(&error))?);
+    let tokens = know_variadic(know_weaker_locks(tokens.map_err(|error| failed(&error))?));
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
         let mut parser = Parser::new(&PostgreSqlDialect {})

@@ -315,10 +315,12 @@ impl<'a> Session<'a> {
             self.check_failed(&prepared.statement)?;
             let literals = shape.literals.into_iter().zip(&prepared.types);
             let values = literals.map(|(literal, of)| literal.value(*of)).collect::<Result<Vec<_>>>()?;
-            return self.run_within(&prepared, &values).await;
+            let tag = self.run_within(&prepared, &values).await?;
+            return self.complete(tag, true).await;
         }
-        let statements = parse::parse(text)?;
-        for statement in statements {
+        let mut statements = parse::parse(text)?.into_iter().peekable();
+        while let Some(statement) = statements.next() {
+            let is_last = statements.peek().is_none();
             if matches!(statement, Statement::Empty) {
                 self.connection.out.empty(b'I');
                 continue;
@@ -332,14 +334,26 @@ impl<'a> Session<'a> {
                     }
                     ast::Statement::Execute { name: Some(name), parameters, immediate: false, .. } => {
                         let (prepared, values) = self.executed(name, parameters)?;
-                        self.run_within(&prepared, &values).await?;
+                        let tag = self.run_within(&prepared, &values).await?;
+                        self.complete(tag, is_last).await?;
                         continue;
                     }
                     _ => {}
                 }
             }
-            self.run_within(&Prepared::new(statement), &[]).await?;
+            let tag = self.run_within(&Prepared::new(statement), &[]).await?;
+            self.complete(tag, is_last).await?;
         }
+        Ok(())
+    }
+
+    /// Tells the client that a statement is done. Behind the last one of a text the transaction
+    /// ends first, unless BEGIN has begun it: its commit may fail.
+    async fn complete(&mut self, tag: Option<String>, is_last: bool) -> Result<()> {
+        if is_last && !self.is_explicit {
+            self.end(true).await?;
+        }
+        tag.iter().for_each(|tag| self.connection.out.complete(tag));
         Ok(())
     }
 
@@ -350,7 +364,8 @@ impl<'a> Session<'a> {
         }
         let parsed = parse::parse(shape.text()).ok().and_then(|mut all| all.pop());
         // Others have no parameters.
-        let parsed = parsed.filter(|statement| !self.is_failed && run::needs_tables(statement));
+        let fits = |statement: &Statement| shape.literals.is_empty() || run::needs_tables(statement);
+        let parsed = parsed.filter(|statement| !self.is_failed && fits(statement));
         let Some(statement) = parsed else { return Ok(None) };
         let types = shape.literals.iter().map(Literal::of).collect();
         let mut prepared = Prepared { types, ..Prepared::new(statement) };
@@ -376,7 +391,7 @@ impl<'a> Session<'a> {
 
     /// Runs a statement within its time limit, unless it is cancelled. A commit that has begun
     /// ends.
-    async fn run_within(&mut self, prepared: &Prepared, values: &[Value]) -> Result<()> {
+    async fn run_within(&mut self, prepared: &Prepared, values: &[Value]) -> Result<Option<String>> {
         if run::ends_transaction(&prepared.statement) {
             return self.run_simple(prepared, values).await;
         }
@@ -386,9 +401,10 @@ impl<'a> Session<'a> {
         within(limit, activity.unless_cancelled(run)).await
     }
 
-    async fn run_simple(&mut self, prepared: &Prepared, values: &[Value]) -> Result<()> {
+    /// Runs a statement. Returns the words for its end, unless the client has got them.
+    async fn run_simple(&mut self, prepared: &Prepared, values: &[Value]) -> Result<Option<String>> {
         if let Statement::Copy(copy) = &prepared.statement {
-            return self.copy(copy).await;
+            return self.copy(copy).await.map(|()| None);
         }
         let (plan, _) = self.plan(prepared).await?;
         let result = self.run(&plan, values).await?;
@@ -401,8 +417,7 @@ impl<'a> Session<'a> {
                 count += 1;
             }
         }
-        self.connection.out.complete(&result.tag.text(count));
-        Ok(())
+        Ok(Some(result.tag.text(count)))
     }
 
     async fn extended(&mut self, message: Received) -> Result<()> {

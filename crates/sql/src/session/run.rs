@@ -1,6 +1,5 @@
 //! Statements of a session: their plans, and what they do.
 
-use std::rc::Rc;
 
 use plexus_base::BlockId;
 use plexus_cache::Cache;
@@ -15,11 +14,11 @@ use crate::{
         query::{self, Body, Query},
         select::{self, ResultColumn},
     },
-    catalog::{self, Catalog, Privilege, RelationName, Table, Transaction, undefined},
-    dml::{self, Change, ChangeKind, Conflict, Targets},
+    catalog::{self, Catalog, RelationName, Table, Transaction, undefined},
+    dml::{self, Change, ChangeKind, Targets},
     error::{Result, SqlError, code},
     exec::{self, Run},
-    parse::{Statement, folded, relation},
+    parse::{Statement, folded},
     sequences::Set,
     spool::Rows,
     types::{Type, Value, time},

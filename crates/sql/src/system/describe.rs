@@ -155,10 +155,11 @@ pub(crate) fn index_column(key: &Key<'_>, number: i64) -> Option<String> {
 }
 
 /// Returns the definition of a constraint behind its name.
-pub(crate) fn constraint(snapshot: &Snapshot, path: &[u32], of: &Constraint<'_>) -> String {
+pub(crate) fn constraint(snapshot: &Snapshot, path: &[u32], of: &Constraint<'_>, is_pretty: bool) -> String {
     match of.of {
         ConstraintOf::Primary => format!("PRIMARY KEY ({})", names(of.table, &of.columns)),
         ConstraintOf::Unique => format!("UNIQUE ({})", names(of.table, &of.columns)),
+        ConstraintOf::Check(check) if is_pretty => format!("CHECK ({})", check.condition),
         ConstraintOf::Check(check) => format!("CHECK ({})", nested(&check.condition)),
         ConstraintOf::Foreign(key, other_oid, other) => {
             let relation = snapshot.relation(other_oid);

@@ -195,7 +195,8 @@ fn constraint_definition(call: &Call<'_>) -> Result<Value> {
     let all = constraints::all(&snapshot);
     let found = all.iter().find(|of| of.oid == oid(call));
     let path = snapshot.path(call.context);
-    or_null(found.map(|of| describe::constraint(&snapshot, &path, of)))
+    let is_pretty = call.count() > 1 && call.bool(1);
+    or_null(found.map(|of| describe::constraint(&snapshot, &path, of, is_pretty)))
 }
 
 fn index_definition(call: &Call<'_>) -> Result<Value> {

@@ -120,19 +120,18 @@ where a.attnotnull and a.attnum > 0 and c.relkind = 'r'
 
 -- key_column_usage:
 select pg_catalog.current_database() as constraint_catalog, n.nspname as constraint_schema,
-  k.conname as constraint_name, pg_catalog.current_database() as table_catalog, n.nspname as table_schema,
-  k.relname as table_name, a.attname as column_name, (k.x).n as ordinal_position,
-  case when k.contype = 'f' then
-    (select (i.x).n from (select information_schema._pg_expandarray(x.indkey) as x
-        from pg_catalog.pg_index x where x.indexrelid = k.conindid) i
-      where (i.x).x = k.confkey[(k.x).n])
+  o.conname as constraint_name, pg_catalog.current_database() as table_catalog, n.nspname as table_schema,
+  c.relname as table_name, a.attname as column_name, k.n::int as ordinal_position,
+  case when o.contype = 'f' then
+    (select i.n::int from pg_catalog.pg_index x, unnest(x.indkey) with ordinality as i(attnum, n)
+      where x.indexrelid = o.conindid and i.attnum = o.confkey[k.n])
   end as position_in_unique_constraint
-from (select o.conrelid, o.conname, o.contype, o.conindid, o.confkey, c.relname, c.relnamespace,
-      information_schema._pg_expandarray(o.conkey) as x
-    from pg_catalog.pg_constraint o join pg_catalog.pg_class c on c.oid = o.conrelid
-    where o.contype in ('p', 'u', 'f')) k
-  join pg_catalog.pg_namespace n on n.oid = k.relnamespace
-  join pg_catalog.pg_attribute a on a.attrelid = k.conrelid and a.attnum = (k.x).x
+from pg_catalog.pg_constraint o
+  join pg_catalog.pg_class c on c.oid = o.conrelid
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  cross join lateral unnest(o.conkey) with ordinality as k(attnum, n)
+  join pg_catalog.pg_attribute a on a.attrelid = o.conrelid and a.attnum = k.attnum
+where o.contype in ('p', 'u', 'f')
 
 -- constraint_column_usage:
 select pg_catalog.current_database() as table_catalog, n.nspname as table_schema, c.relname as table_name,

@@ -31,6 +31,6 @@ mod types;
 pub(crate) use self::{
     describe::keywords,
     names::{cast, number_of},
-    relations::{SystemTable, SystemView, find_table, find_view},
+    relations::{SystemTable, find_table, find_view},
     snapshot::{Definitions, Snapshot},
 };

@@ -15,7 +15,6 @@ comment on column parent.name is 'a name';
 \dv
 \dn
 \d+ child
-\dd
 select relname, relkind, relhasindex from pg_class where relnamespace = 'public'::regnamespace order by 1;
 select attname, format_type(atttypid, atttypmod), attnotnull from pg_attribute where attrelid = 'parent'::regclass and attnum > 0 order by attnum;
 select conname, contype, pg_get_constraintdef(oid) from pg_constraint where conrelid = 'child'::regclass order by 1;
@@ -28,8 +27,8 @@ select typname, typlen, typtype from pg_type where typname in ('int4', 'text', '
 select table_name, table_type from information_schema.tables where table_schema = 'public' order by 1;
 select column_name, data_type, is_nullable, character_maximum_length, numeric_precision from information_schema.columns where table_name = 'parent' order by ordinal_position;
 select constraint_name, constraint_type from information_schema.table_constraints where table_name in ('parent', 'child') and constraint_type <> 'CHECK' order by 1;
-select constraint_name, column_name from information_schema.key_column_usage order by 1;
-select unique_constraint_name, delete_rule from information_schema.referential_constraints;
+select constraint_name, column_name from information_schema.key_column_usage where table_schema = 'public' order by 1;
+select unique_constraint_name, delete_rule from information_schema.referential_constraints where constraint_schema = 'public';
 select schemaname, tablename, hasindexes from pg_tables where schemaname = 'public' order by 2;
 select indexname, indexdef from pg_indexes where schemaname = 'public' order by 1;
 select current_schemas(false), current_setting('search_path');

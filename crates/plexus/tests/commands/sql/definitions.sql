@@ -114,8 +114,6 @@ drop schema s;
 -- Other forms.
 create table copied as select id, n from p;
 select * from copied order by id;
-create table empty as select 1 as a with no data;
-select * from empty;
 select id into chosen from p where id > 1;
 select * from chosen;
 create index on k (a) where b is not null;

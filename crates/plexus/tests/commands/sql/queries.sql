@@ -198,5 +198,4 @@ with t as (select 1 as id) delete from p using t where p.id = t.id;
 with t as (select 2 as id) update p set v = 0 from t where p.id = t.id;
 select * from p order by id;
 copy (select id, v from p where id < 5 order by id) to stdout;
-copy c (k) to stdout;
 update p set v = 1 from nosuch;
