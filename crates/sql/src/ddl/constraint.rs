@@ -212,12 +212,12 @@ impl Definer<'_, '_> {
             };
             referenced.clone_from(&primary.columns);
         }
+        if referenced_tree(other, &referenced).is_none() {
+            return Err(missing_key(&other.name));
+        }
         if referenced.len() != columns.len() {
             let message = "number of referencing and referenced columns for foreign key disagree";
             return Err(SqlError::new(code::INVALID_FOREIGN_KEY, message));
-        }
-        if referenced_tree(other, &referenced).is_none() {
-            return Err(missing_key(&other.name));
         }
         let names = table.names(&columns).join("_");
         let name = constraint_name(table, name, &[&table.name, &names], "fkey")?;

@@ -89,7 +89,8 @@ impl Definer<'_, '_> {
             let mut keys = self.foreign_keys_to(table, |_| true).await?;
             keys.retain(|(name, _)| !gone.contains(name));
             let name = &table.name;
-            if !cascade && !(views.is_empty() && keys.is_empty()) {
+            let is_free = views.is_empty() && keys.is_empty();
+            if !cascade && !is_free {
                 let keys = keys.iter().map(|(other, key)| {
                     format!("constraint {key} on table {} depends on table {name}", other.name)
                 });
@@ -101,15 +102,15 @@ impl Definer<'_, '_> {
             self.cascades(shown.collect(), &views).await?;
             self.drop_foreign_keys(&keys).await?;
         }
+        // First they name no tables any more, which may be some of them.
+        for table in tables.iter().filter(|table| !table.foreign_keys.is_empty()) {
+            let table = self.table(&table.relation()).await?;
+            let mut alone = (*table).clone();
+            alone.foreign_keys.clear();
+            self.change(Some(&table), Some(&alone)).await?;
+        }
         for table in tables {
-            let mut table = self.table(&table.relation()).await?;
-            if !table.foreign_keys.is_empty() {
-                // So no other table names it.
-                let mut alone = (*table).clone();
-                alone.foreign_keys.clear();
-                self.change(Some(&table), Some(&alone)).await?;
-                table = self.table(&table.relation()).await?;
-            }
+            let table = self.table(&table.relation()).await?;
             self.change(Some(&table), None).await?;
             for sequence in table.columns.iter().filter_map(|column| column.own_sequence.as_ref()) {
                 drop_sequence(self, &RelationName::of_key(sequence), cascade).await?;
@@ -125,7 +126,11 @@ impl Definer<'_, '_> {
         match &lines[..] {
             [] => {}
             [one] => self.notices.push(format!("drop cascades to {one}")),
-            all => self.notices.push(format!("drop cascades to {} other objects", all.len())),
+            all => {
+                let lines: Vec<String> = all.iter().map(|one| format!("drop cascades to {one}")).collect();
+                let message = format!("drop cascades to {} other objects", all.len());
+                self.notices.push(format!("{message}\n{}", lines.join("\n")));
+            }
         }
         for view in views {
             // One that needs another one of them may have gone with it.

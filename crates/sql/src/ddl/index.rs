@@ -8,7 +8,7 @@ use sqlparser::ast;
 use super::{Definer, constraint::check_key_type, constraint::columns_of, exists, sequence::joined};
 use crate::{
     bind::select::refuse,
-    catalog::{Index, IndexOrder, IndexPart, RelationName, Table},
+    catalog::{Index, IndexOrder, IndexPart, RelationName, Table, duplicate},
     dml::{
         Target, put_entry,
         target::{bind_condition, bind_text},
@@ -146,6 +146,9 @@ pub(super) fn cannot_create(error: SqlError) -> SqlError {
 
 /// Adds an index, with the entries of all rows in their order.
 pub(super) async fn add_index(define: &mut Definer<'_, '_>, table: &Table, mut index: Index) -> Result<()> {
+    if define.has(&RelationName::new(&table.schema, &index.name)).await? {
+        return Err(duplicate(&index.name));
+    }
     index.root = define.run.by.create_tree().await?.0;
     let mut new = table.clone();
     new.indexes.push(index);

@@ -40,7 +40,7 @@ use crate::{
 pub(crate) struct Definer<'a, 'r> {
     pub(crate) run: &'a mut Run<'r>,
     pub(crate) catalog: &'a mut Catalog,
-    /// Messages for the client.
+    /// Messages for the client; the lines behind the first one are details.
     pub(crate) notices: Vec<String>,
 }
 

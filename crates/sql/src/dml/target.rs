@@ -250,7 +250,11 @@ impl Target {
         let parts = index.parts.iter().zip(&self.indexes[at].parts).map(|(part, (expr, of))| match part {
             IndexPart::Column(at) => column(*at),
             IndexPart::Expression(text, _) => {
-                (text.clone(), expr.evaluate(inputs).unwrap_or(Value::Null), *of)
+                let name = match parsed(text) {
+                    Ok(ast::Expr::Function(_)) => text.clone(),
+                    _ => format!("({text})"),
+                };
+                (name, expr.evaluate(inputs).unwrap_or(Value::Null), *of)
             }
         });
         parts.collect()

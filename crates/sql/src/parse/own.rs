@@ -12,18 +12,14 @@ use crate::ddl::AlterSequence;
 
 /// Takes words, if they are next, whether the library knows them or not.
 fn take(parser: &mut Parser<'_>, words: &[&str]) -> bool {
-    let start = parser.index();
-    for wanted in words {
-        match parser.next_token().token {
-            Token::Word(word) if word.quote_style.is_none() && word.value.eq_ignore_ascii_case(wanted) => {}
-            _ => {
-                while parser.index() > start {
-                    parser.prev_token();
-                }
-                return false;
-            }
-        }
+    let is_next = |(at, wanted): (usize, &&str)| match parser.peek_nth_token(at).token {
+        Token::Word(word) => word.quote_style.is_none() && word.value.eq_ignore_ascii_case(wanted),
+        _ => false,
+    };
+    if !words.iter().enumerate().all(is_next) {
+        return false;
     }
+    words.iter().for_each(|_| parser.advance_token());
     true
 }
 

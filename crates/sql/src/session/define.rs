@@ -224,7 +224,12 @@ impl Session<'_> {
                 }
                 () => "00000",
             };
-            self.notice(code, "NOTICE", notice);
+            let (message, detail) = match notice.split_once('\n') {
+                Some((message, detail)) => (message.to_owned(), Some(detail.to_owned())),
+                None => (notice, None),
+            };
+            let notice = SqlError { detail, ..SqlError::new(code, message) };
+            self.connection.out.error(&notice, "NOTICE");
         }
     }
 

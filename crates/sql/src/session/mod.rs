@@ -230,6 +230,8 @@ impl<'a> Session<'a> {
         if self.savepoints.is_empty() {
             // Those that wait for its rows go on.
             self.transaction = None;
+            // What it had changed of the catalog is undone.
+            self.catalog.forget();
             self.context.constraints.end_transaction();
             self.context.sequences.made.borrow_mut().clear();
             self.locks.release();
@@ -343,7 +345,9 @@ impl<'a> Session<'a> {
             return Ok(known.clone());
         }
         let parsed = parse::parse(shape.text()).ok().and_then(|mut all| all.pop());
-        let Some(statement) = parsed.filter(|_| !self.is_failed) else { return Ok(None) };
+        // Others have no parameters.
+        let parsed = parsed.filter(|statement| !self.is_failed && run::needs_tables(statement));
+        let Some(statement) = parsed else { return Ok(None) };
         let types = shape.literals.iter().map(Literal::of).collect();
         let mut prepared = Prepared { types, ..Prepared::new(statement) };
         let activity = self.activity;
