@@ -14,7 +14,7 @@ use crate::{
     bind::query::{Query, Shared},
     error::{Result, SqlError},
     exec::KeptRows,
-    expr::{Asked, Comparison, Inputs},
+    expr::{Comparison, Inputs, SubqueryUse},
     spool::bytes_of,
     types::{Value, encode},
 };
@@ -132,10 +132,10 @@ impl Answers {
 
 impl Answer {
     /// Answers a question.
-    pub(crate) fn to(&self, asked: &Asked, inputs: Inputs<'_>) -> Result<Value> {
+    pub(crate) fn to(&self, asked: &SubqueryUse, inputs: Inputs<'_>) -> Result<Value> {
         match asked {
-            Asked::Exists => Ok(Value::Bool(!self.rows.is_empty())),
-            Asked::Value => match &self.rows[..] {
+            SubqueryUse::Exists => Ok(Value::Bool(!self.rows.is_empty())),
+            SubqueryUse::Value => match &self.rows[..] {
                 [] => Ok(Value::Null),
                 [row] => Ok(row[0].clone()),
                 _ => {
@@ -143,11 +143,11 @@ impl Answer {
                     Err(SqlError::new("21000", message))
                 }
             },
-            Asked::Array => {
+            SubqueryUse::Array => {
                 let values: Vec<Value> = self.rows.iter().map(|row| row[0].clone()).collect();
                 Ok(Value::Array(Box::new(values.into())))
             }
-            Asked::Compare { comparison, values, is_all } => {
+            SubqueryUse::Compare { comparison, values, is_all } => {
                 let values: Vec<Value> =
                     values.iter().map(|value| value.evaluate(inputs)).collect::<Result<_>>()?;
                 Ok(self.compared(*comparison, &values, *is_all))

@@ -119,7 +119,7 @@ impl SqlError {
         self
     }
 
-    /// Adds advice.
+    /// Adds a hint: the way out of the error.
     pub(crate) fn with_hint(self, hint: impl Into<String>) -> Self {
         self.with(|fields| fields.hint = Some(hint.into()))
     }

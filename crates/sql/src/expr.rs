@@ -51,7 +51,7 @@ pub(crate) enum Expr {
         query: Rc<Query>,
         /// The values that it gets from here.
         outer: Vec<Expr>,
-        asked: Asked,
+        asked: SubqueryUse,
     },
     /// An operator: what it does with the values of its operands.
     Apply(Act, Vec<Expr>),
@@ -66,7 +66,7 @@ pub(crate) enum Expr {
 
 /// The question to which the rows of a subquery are the answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum SubqueryUse {
     /// The value of its only row.
     Value,
     Exists,
@@ -222,7 +222,7 @@ impl Expr {
             }
             Self::Subquery { outer, asked, .. } => {
                 outer.iter().for_each(&mut *act);
-                if let Asked::Compare { values, .. } = asked {
+                if let SubqueryUse::Compare { values, .. } = asked {
                     values.iter().for_each(act);
                 }
             }
@@ -283,7 +283,7 @@ impl Expr {
             }
             Self::Subquery { outer, asked, .. } => {
                 outer.iter_mut().for_each(&mut *act);
-                if let Asked::Compare { values, .. } = asked {
+                if let SubqueryUse::Compare { values, .. } = asked {
                     values.iter_mut().for_each(act);
                 }
             }

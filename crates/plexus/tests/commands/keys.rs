@@ -8,7 +8,8 @@ use serde_json::Value;
 /// The hosts that the two nodes of a cluster are said to be on.
 const HOSTS: [&str; 2] = ["earth", "mars"];
 
-/// Starts the node that ended last first. It has the newest copies, so that no start waits for them.
+/// Starts the node that ended last first. It has the newest copies, so that no start waits for
+/// them.
 fn up(cluster: &Cluster) {
     for host in HOSTS.into_iter().rev() {
         cluster.run("up").env("PLEXUS_HOST", host).said().ok();

@@ -74,7 +74,7 @@ pub(crate) struct Grouping<'a> {
 /// The text of an aggregate, by which it is found again.
 #[derive(PartialEq)]
 enum Called {
-    Function(ast::Function),
+    Function(Box<ast::Function>),
     Column(usize),
 }
 
@@ -193,7 +193,9 @@ impl Scope<'_> {
             let message = "aggregate functions are not allowed here";
             return Err(SqlError::new(code::GROUPING_ERROR, message));
         };
-        grouping.add(Called::Function(function.clone()), || self.aggregate(kind, function)).map(Some)
+        grouping
+            .add(Called::Function(Box::new(function.clone())), || self.aggregate(kind, function))
+            .map(Some)
     }
 
     /// Binds GROUPING: its arguments are keys of GROUP BY.
@@ -220,7 +222,7 @@ impl Scope<'_> {
             filter: None,
             order: Vec::new(),
         };
-        grouping.add(Called::Function(function.clone()), || Ok((aggregate, Type::Int4)))
+        grouping.add(Called::Function(Box::new(function.clone())), || Ok((aggregate, Type::Int4)))
     }
 
     fn aggregate(&self, kind: AggregateKind, function: &ast::Function) -> Result<(Aggregate, Type)> {

@@ -131,7 +131,7 @@ impl Scope<'_> {
                 None => at,
                 Some(named) => {
                     let is_it = |known: &&str| *known == names[named];
-                    function.names.iter().position(|known| is_it(known)).ok_or_else(missing)?
+                    function.names.iter().position(is_it).ok_or_else(missing)?
                 }
             };
             match slots.get_mut(at) {

@@ -132,7 +132,7 @@ pub(crate) fn conjuncts(expr: Expr, into: &mut Vec<Expr>) {
     }
 }
 
-/// Binds FROM.
+/// Binds the items of FROM.
 pub(crate) fn bind(from: &[ast::TableWithJoins], around: Around<'_>) -> Result<From> {
     let mut bound = From::default();
     for item in from {
@@ -497,7 +497,7 @@ fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<Res
         return Ok((Relation::System(table), columns, own.to_owned()));
     }
     if let Some(view) = system::find_view(schema, own) {
-        let (relation, columns) = bind_view(&view.text, around)?;
+        let (relation, columns) = bind_view(&view.text, None, around)?;
         return Ok((relation, columns, own.to_owned()));
     }
     if matches!(schema, Some("pg_catalog" | "information_schema")) {
@@ -514,7 +514,7 @@ fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<Res
         }
         catalog::Relation::View(view) => {
             parameters.check(&view.owner, &view.grants, Privilege::Select, "view", &view.name)?;
-            let (relation, mut columns) = bind_view(&view.text, around)?;
+            let (relation, mut columns) = bind_view(&view.text, Some(view.path.clone()), around)?;
             columns.iter_mut().zip(&view.columns).for_each(|(found, known)| {
                 found.name.clone_from(&known.name);
             });
@@ -525,7 +525,11 @@ fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<Res
 }
 
 /// Binds the query of a view, which knows no names around it.
-pub(crate) fn bind_view(text: &str, around: Around<'_>) -> Result<(Relation, Vec<ResultColumn>)> {
+fn bind_view(
+    text: &str,
+    path: Option<Vec<String>>,
+    around: Around<'_>,
+) -> Result<(Relation, Vec<ResultColumn>)> {
     let damaged = || SqlError::new(code::DATA_CORRUPTED, format!("the view {text} is malformed"));
     let parsed = crate::parse::parse(text)?.pop().ok_or_else(damaged)?;
     let crate::parse::Statement::Sql(statement) = parsed else { return Err(damaged()) };
@@ -534,7 +538,9 @@ pub(crate) fn bind_view(text: &str, around: Around<'_>) -> Result<(Relation, Vec
     let alone = Around { parameters: around.parameters, parent: Some(&parent), with: None };
     let views = &around.parameters.views;
     views.set(views.get() + 1);
+    let before = around.parameters.view_path.replace(path);
     let mut bound = query::bind(&query, alone)?;
+    *around.parameters.view_path.borrow_mut() = before;
     views.set(views.get() - 1);
     query::settle(&mut bound);
     let columns = bound.columns.clone();

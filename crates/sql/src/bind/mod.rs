@@ -79,6 +79,8 @@ pub(crate) struct Parameters {
     pub(crate) changed: RefCell<Vec<(u64, bool)>>,
     /// The views around the present query: their owners had the rights.
     pub(crate) views: Cell<usize>,
+    /// The schemas in which the innermost view looks for names.
+    pub(crate) view_path: RefCell<Option<Vec<String>>>,
     /// The number of the next query of WITH.
     pub(crate) next_shared: Cell<usize>,
     /// The queries around the present one.
@@ -123,6 +125,18 @@ impl<'a> Scope<'a> {
 impl Parameters {
     /// Returns a relation; else notes that it is missing, and fails.
     pub(crate) fn relation(&self, name: &str) -> Result<Relation> {
+        let path = self.view_path.borrow();
+        let Some(path) = path.as_ref().filter(|_| !name.contains('\0')) else { return self.look_up(name) };
+        for schema in path {
+            match self.look_up(&format!("{schema}\0{name}")) {
+                Err(error) if self.missing.borrow().is_none() => drop(error),
+                found => return found,
+            }
+        }
+        Err(undefined(name))
+    }
+
+    fn look_up(&self, name: &str) -> Result<Relation> {
         match self.relations.borrow().get(name) {
             Some(Some((_, relation))) => Ok(relation.clone()),
             Some(None) => Err(undefined(name)),
@@ -185,6 +199,7 @@ impl Parameters {
         self.next_shared.set(0);
         self.depth.set(0);
         self.views.set(0);
+        self.view_path.take();
         self.changed.borrow_mut().clear();
     }
 

@@ -23,14 +23,14 @@ const MOST_DEPTH: usize = 48;
 /// A query that is ready to run.
 #[derive(Debug)]
 pub(crate) struct Query {
-    pub(crate) body: Body,
+    pub(crate) body: QueryBody,
     /// The queries of its WITH.
     pub(crate) with: Vec<Rc<Shared>>,
     pub(crate) columns: Vec<ResultColumn>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Body {
+pub(crate) enum QueryBody {
     Select(Box<Select>),
     Set(Box<SetOperation>),
     Values(Vec<Vec<Expr>>),
@@ -181,7 +181,7 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
                 true => {
                     let change = bind_change(&ast::Statement::Query(cte.query.clone()), around)?;
                     let columns = change.columns.clone();
-                    Query { body: Body::Change(Box::new(change)), with: Vec::new(), columns }
+                    Query { body: QueryBody::Change(Box::new(change)), with: Vec::new(), columns }
                 }
             };
             named(&mut query)?;
@@ -228,7 +228,7 @@ pub(super) fn cast_rows(query: Query, casts: Vec<Expr>) -> Query {
     let columns = query.columns.clone();
     let source = Source::new(Relation::Query { query: Rc::new(query), outer: None }, 0, columns.len());
     let select = Select { output: casts, ..Select::of(vec![source], columns.clone()) };
-    Query { body: Body::Select(Box::new(select)), with: Vec::new(), columns }
+    Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns }
 }
 
 /// Gives columns the names of an alias.
@@ -272,7 +272,7 @@ fn bind_body(query: &ast::Query, around: Around<'_>) -> Result<Query> {
     if let SetExpr::Select(select) = &*query.body {
         let select = select::bind(Some(query), select, around)?;
         let columns = select.columns.clone();
-        return Ok(Query { body: Body::Select(Box::new(select)), with: Vec::new(), columns });
+        return Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns });
     }
     let inner = bind_side(&query.body, around)?;
     let is_plain = query.order_by.is_none() && query.limit_clause.is_none() && query.fetch.is_none();
@@ -290,7 +290,7 @@ fn bind_body(query: &ast::Query, around: Around<'_>) -> Result<Query> {
     let scope = Scope { parent: around.parent, with: around.with, ..Scope::new(&scoped, around.parameters) };
     select::bind_order(&mut select, query, &scope, &[])?;
     select::bind_limit(&mut select, query, around)?;
-    Ok(Query { body: Body::Select(Box::new(select)), with: Vec::new(), columns })
+    Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns })
 }
 
 /// Binds a side of a set operation.
@@ -299,7 +299,7 @@ fn bind_side(body: &SetExpr, around: Around<'_>) -> Result<Query> {
         SetExpr::Select(select) => {
             let select = select::bind(None, select, around)?;
             let columns = select.columns.clone();
-            Ok(Query { body: Body::Select(Box::new(select)), with: Vec::new(), columns })
+            Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns })
         }
         SetExpr::Query(query) => bind(query, around),
         SetExpr::Values(values) => bind_values(values, around),
@@ -349,7 +349,7 @@ fn bind_set(
         Ok((query, casts))
     };
     let set = SetOperation { operator, is_all, left: side(left)?, right: side(right)? };
-    Ok(Query { body: Body::Set(Box::new(set)), with: Vec::new(), columns })
+    Ok(Query { body: QueryBody::Set(Box::new(set)), with: Vec::new(), columns })
 }
 
 /// Returns the type of values of several types in one column.
@@ -384,6 +384,6 @@ fn bind_values(values: &ast::Values, around: Around<'_>) -> Result<Query> {
         let pairs = row.into_iter().zip(&columns);
         pairs.map(|(typed, column)| coerce(typed, column.of, around.parameters, false)).collect()
     });
-    let body = Body::Values(rows.collect::<Result<_>>()?);
+    let body = QueryBody::Values(rows.collect::<Result<_>>()?);
     Ok(Query { body, with: Vec::new(), columns })
 }

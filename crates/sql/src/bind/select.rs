@@ -142,8 +142,6 @@ fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
             Type::TimestampTz => "timestamptz",
             Type::TimeOfDay => "time",
             Type::TimeTz => "timetz",
-            Type::TimeOfDay => "time",
-            Type::TimeTz => "timetz",
             Type::OneByte => "char",
             other => other.name(),
         };

@@ -7,11 +7,11 @@ use sqlparser::ast::{self, BinaryOperator};
 use super::{
     Scope, Typed, coerce,
     operators::no_operator,
-    query::{self, Body, Query},
+    query::{self, Query, QueryBody},
 };
 use crate::{
     error::{Result, SqlError, code},
-    expr::{Asked, Comparison, Expr},
+    expr::{Comparison, Expr, SubqueryUse},
     types::{Type, Value},
 };
 
@@ -55,24 +55,24 @@ impl Scope<'_> {
 
     pub(super) fn subquery(&self, query: &ast::Query) -> Result<Typed> {
         let (query, outer, of) = self.one_column(query)?;
-        Ok((Expr::Subquery { query: Rc::new(query), outer, asked: Asked::Value }, of))
+        Ok((Expr::Subquery { query: Rc::new(query), outer, asked: SubqueryUse::Value }, of))
     }
 
     pub(super) fn array_of(&self, query: &ast::Query) -> Result<Typed> {
         let (query, outer, of) = self.one_column(query)?;
         let array = of.array().ok_or_else(|| SqlError::unsupported(format!("an array of {}", of.name())))?;
-        Ok((Expr::Subquery { query: Rc::new(query), outer, asked: Asked::Array }, array))
+        Ok((Expr::Subquery { query: Rc::new(query), outer, asked: SubqueryUse::Array }, array))
     }
 
     pub(super) fn exists(&self, query: &ast::Query, negated: bool) -> Result<Typed> {
         let (mut query, outer) = self.inner(query)?;
         // One row is enough.
-        if let Body::Select(select) = &mut query.body
+        if let QueryBody::Select(select) = &mut query.body
             && select.limit.is_none()
         {
             select.limit = Some(Expr::Value(Value::Int(1)));
         }
-        let found = Expr::Subquery { query: Rc::new(query), outer, asked: Asked::Exists };
+        let found = Expr::Subquery { query: Rc::new(query), outer, asked: SubqueryUse::Exists };
         Ok((if negated { Expr::Not(found.boxed()) } else { found }, Type::Bool))
     }
 
@@ -112,7 +112,7 @@ impl Scope<'_> {
             exprs.push(coerce(typed, common, self.parameters, false)?);
         }
         let query = Rc::new(query::cast_rows(query, casts));
-        let asked = Asked::Compare { comparison, values: exprs, is_all };
+        let asked = SubqueryUse::Compare { comparison, values: exprs, is_all };
         Ok((Expr::Subquery { query, outer, asked }, Type::Bool))
     }
 }

@@ -251,22 +251,6 @@ impl Catalog {
         })
     }
 
-    /// Returns the view with a name.
-    pub(crate) async fn view(
-        &mut self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &str,
-    ) -> Result<Option<Rc<View>>> {
-        match self.relation(store, by, name).await? {
-            Some((_, Relation::View(view))) => {
-                self.place.check(&view.owner, &view.grants, Privilege::Select, "view", &view.name)?;
-                Ok(Some(view))
-            }
-            _ => Ok(None),
-        }
-    }
-
     /// Returns the table with a name, which the role may read.
     pub(crate) async fn table(
         &mut self,

@@ -89,7 +89,8 @@ impl Definer<'_, '_> {
             let mut keys = self.foreign_keys_to(table, |_| true).await?;
             keys.retain(|(name, _)| !gone.contains(name));
             let name = &table.name;
-            if !cascade && !(views.is_empty() && keys.is_empty()) {
+            let is_free = views.is_empty() && keys.is_empty();
+            if !cascade && !is_free {
                 let keys = keys.iter().map(|(other, key)| {
                     format!("constraint {key} on table {} depends on table {name}", other.name)
                 });

@@ -122,7 +122,7 @@ impl Change {
     }
 }
 
-/// Runs GRANT.
+/// Runs GRANT for the role of the session.
 pub(crate) async fn grant(define: &mut Definer<'_, '_>, grant: &ast::Grant) -> Result<()> {
     let is_plain = grant.as_grantor.is_none() && grant.granted_by.is_none() && grant.current_grants.is_none();
     refuse(!is_plain, "this form of GRANT")?;
@@ -131,7 +131,7 @@ pub(crate) async fn grant(define: &mut Definer<'_, '_>, grant: &ast::Grant) -> R
     define.change_rights(change, grant.objects.as_ref()).await
 }
 
-/// Runs REVOKE.
+/// Runs REVOKE for the role of the session.
 pub(crate) async fn revoke(define: &mut Definer<'_, '_>, revoke: &ast::Revoke) -> Result<()> {
     refuse(revoke.granted_by.is_some(), "this form of REVOKE")?;
     let by = define.catalog.place().role.clone();

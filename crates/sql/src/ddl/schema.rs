@@ -90,7 +90,8 @@ pub(crate) async fn drop_schemas(
             return Err(needed(&format!("schema {name}"), &objects.iter().map(line).collect::<Vec<_>>()));
         }
         let told = define.notices.len();
-        define.cascades(objects, &relations.views).await?;
+        define.cascades(objects, &[]).await?;
+        define.cascades(Vec::new(), &relations.views).await?;
         let tables: Vec<_> = relations.tables.into_iter().map(Rc::new).collect();
         define.drop_tables(&tables, true).await?;
         for sequence in &relations.sequences {

@@ -26,8 +26,8 @@ pub(super) struct Accumulated {
     values: Vec<(Vec<Value>, Vec<Value>)>,
 }
 
-/// Returns the values of an aggregate for a row: its order and its arguments; `None` if the row does
-/// not count.
+/// Returns the values of an aggregate for a row: its order and its arguments; `None` if the row
+/// does not count.
 pub(super) fn inputs_of(
     run: &Run<'_>,
     aggregate: &Aggregate,

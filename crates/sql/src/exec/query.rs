@@ -9,7 +9,7 @@ use sqlparser::ast::SetOperator;
 
 use super::{Run, scan::KeptRows, select};
 use crate::{
-    bind::query::{Body, Query, SetOperation, Shared},
+    bind::query::{Query, QueryBody, SetOperation, Shared},
     dml,
     error::Result,
     expr::Expr,
@@ -21,9 +21,9 @@ use crate::{
 pub(crate) async fn rows(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
     begin_with(run, &query.with).await?;
     match &query.body {
-        Body::Change(change) => Ok(Box::pin(dml::run(run, change)).await?.returned.into()),
-        Body::Select(query) => select(run, query).await,
-        Body::Values(rows) => {
+        QueryBody::Change(change) => Ok(Box::pin(dml::run(run, change)).await?.returned.into()),
+        QueryBody::Select(query) => select(run, query).await,
+        QueryBody::Values(rows) => {
             let mut values = Vec::with_capacity(rows.len());
             for row in rows {
                 let row = run.evaluate(row, &[]).await?;
@@ -32,7 +32,7 @@ pub(crate) async fn rows(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
             }
             Ok(values.into())
         }
-        Body::Set(set) => Box::pin(combined(run, set)).await,
+        QueryBody::Set(set) => Box::pin(combined(run, set)).await,
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn begin_with(run: &mut Run<'_>, with: &[Rc<Shared>]) -> Result
         let outer = &one.outer;
         let outer = run.complete(&mut |run| evaluate(outer, run)).await?;
         run.context.answers.begin_shared(one, outer);
-        if matches!(one.query.body, Body::Change(_)) {
+        if matches!(one.query.body, QueryBody::Change(_)) {
             Box::pin(shared(run, one)).await?;
         }
     }

@@ -226,7 +226,8 @@ struct Kept {
     hashed: Option<(Vec<Expr>, HashMap<Vec<u8>, Vec<usize>>)>,
 }
 
-/// Returns pairs of expressions that are equal in joined rows: of the rows before, and of the source.
+/// Returns pairs of expressions that are equal in joined rows: of the rows before, and of the
+/// source.
 fn equal_pairs(source: &Source) -> (Vec<Expr>, Vec<Expr>) {
     let (start, end) = (source.offset, source.offset + source.width);
     let side = |expr: &Expr| {

@@ -64,7 +64,8 @@ pub(super) async fn with_windows(
     Ok(rows)
 }
 
-/// Returns for each row of a partition the first row of those with equal order, and that behind them.
+/// Returns for each row of a partition the first row of those with equal order, and that behind
+/// them.
 fn peers(part: &[(Vec<Value>, Vec<Value>, usize)], directions: &[Direction]) -> Vec<(usize, usize)> {
     let mut groups = Vec::with_capacity(part.len());
     let mut start = 0;

@@ -402,7 +402,7 @@ fn write(template: &Template, number: &str) -> String {
     let spaces = template.before.saturating_sub(whole);
     let has_sign_of_its_own = template.has_plus || template.has_minus;
     let is_sign_written = match has_sign_of_its_own {
-        true => !(template.has_plus && !template.has_minus),
+        true => !template.has_plus || template.has_minus,
         false => !is_negative && template.is_filled && template.lead == Lead::None,
     };
     let is_late =
@@ -502,10 +502,9 @@ impl Writer<'_> {
             self.is_inside = true;
         } else {
             match self.number.get(self.at) {
-                Some('.')
-                    if (!self.is_last_the_point() || is_filled) => {
-                        self.shown.push('.');
-                    }
+                Some('.') if (!self.is_last_the_point() || is_filled) => {
+                    self.shown.push('.');
+                }
                 _ if self.last_relevant.is_some_and(|last| self.at > last) && node != Node::Zero => {}
                 _ if self.is_space_before_point() => {
                     if !is_filled {

@@ -222,7 +222,7 @@ pub(crate) fn resolve(name: &str, types: &[Type], is_spread: bool) -> Result<Bou
         let is_same = |(at, of): (usize, &Type)| {
             *of != Type::Unknown && candidate.declared_type(at).map(plain) == Some(plain(*of))
         };
-        !(candidate.function.is_variadic && !is_spread) && types.iter().enumerate().all(is_same)
+        (is_spread || !candidate.function.is_variadic) && types.iter().enumerate().all(is_same)
     };
     if let Some(exact) = all.iter().find(is_exact) {
         return exact.bound(types, is_spread);

@@ -423,10 +423,9 @@ impl<'a> Reader<'a> {
 /// Completes a year of fewer than four digits to one near 2020.
 fn near_2020(year: i64) -> i64 {
     match year {
-        ..70 => year + 2000,
-        ..100 => year + 1900,
-        ..520 => year + 2000,
-        ..1000 => year + 1000,
+        ..70 | 100..520 => year + 2000,
+        70..100 => year + 1900,
+        520..1000 => year + 1000,
         _ => year,
     }
 }

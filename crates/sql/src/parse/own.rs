@@ -16,11 +16,11 @@ fn take(parser: &mut Parser<'_>, words: &[&str]) -> bool {
         Token::Word(word) => word.quote_style.is_none() && word.value.eq_ignore_ascii_case(wanted),
         _ => false,
     };
-    let are_next = words.iter().enumerate().all(is_next);
-    if are_next {
-        words.iter().for_each(|_| drop(parser.next_token()));
+    if !words.iter().enumerate().all(is_next) {
+        return false;
     }
-    are_next
+    words.iter().for_each(|_| parser.advance_token());
+    true
 }
 
 fn wrong<T>(parser: &Parser<'_>) -> Result<T, ParserError> {

@@ -52,7 +52,7 @@ fn undefined(name: &str) -> SqlError {
 }
 
 impl Session<'_> {
-    /// Runs DECLARE.
+    /// Makes the cursor of DECLARE.
     pub(super) async fn declare(&mut self, declared: &Declared, values: &[Value]) -> Result<Done> {
         let Declared { name, is_scroll, is_held, query } = declared;
         if !self.is_explicit && !is_held {
@@ -88,7 +88,7 @@ impl Session<'_> {
         self.cursors.get(name).map(|cursor| cursor.columns.clone())
     }
 
-    /// Runs FETCH.
+    /// Returns the rows of FETCH.
     pub(super) fn fetch(&mut self, name: &ast::Ident, direction: &ast::FetchDirection) -> Result<Done> {
         use ast::FetchDirection as D;
         let name = folded(name);
@@ -115,7 +115,7 @@ impl Session<'_> {
         Ok(Done { tag: Tag::Rows("FETCH"), rows: Some((cursor.columns.clone(), rows.into())) })
     }
 
-    /// Runs CLOSE.
+    /// Ends the cursors of CLOSE.
     pub(super) fn close(&mut self, cursor: &ast::CloseCursor) -> Result<Done> {
         match cursor {
             ast::CloseCursor::All => self.cursors.clear(),

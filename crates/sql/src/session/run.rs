@@ -1,6 +1,5 @@
 //! Statements of a session: their plans, and what they do.
 
-
 use plexus_base::BlockId;
 use plexus_cache::Cache;
 use plexus_store::{Isolation, Store};
@@ -11,7 +10,7 @@ use crate::{
     bind::{
         Around, Parameters,
         from::{Relation, Source},
-        query::{self, Body, Query},
+        query::{self, Query, QueryBody},
         select::{self, ResultColumn},
     },
     catalog::{self, Catalog, RelationName, Table, Transaction, undefined},
@@ -181,7 +180,7 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             query::settle(&mut query);
             let query = query::shown(query, parameters)?;
             let locked = match &query.body {
-                Body::Select(select) if select.locks.is_some() => {
+                QueryBody::Select(select) if select.locks.is_some() => {
                     select.sources.first().and_then(Source::table)
                 }
                 _ => None,
@@ -239,14 +238,14 @@ fn explain(plan: &PlanKind) -> Vec<String> {
 fn explain_query(query: &Query, depth: usize, lines: &mut Vec<String>) {
     let mut add = |text: &str| lines.push(format!("{}{text}", "  ".repeat(depth)));
     match &query.body {
-        Body::Values(_) => add("Values"),
-        Body::Change(change) => add(&format!("Change of {}", change.table.name)),
-        Body::Set(set) => {
+        QueryBody::Values(_) => add("Values"),
+        QueryBody::Change(change) => add(&format!("Change of {}", change.table.name)),
+        QueryBody::Set(set) => {
             add(&set.operator.to_string());
             explain_query(&set.left.0, depth + 1, lines);
             explain_query(&set.right.0, depth + 1, lines);
         }
-        Body::Select(select) => {
+        QueryBody::Select(select) => {
             if !select.order.is_empty() {
                 add("Sort");
             }

@@ -22,7 +22,7 @@ const DEFAULT_COLLATION: u32 = 100;
 /// The tablespace of what all databases share.
 const GLOBAL: u32 = 1664;
 
-/// What is different in the rows of `pg_class`.
+/// The values in which rows of `pg_class` differ.
 struct Class {
     kind: char,
     access: u32,
@@ -140,7 +140,7 @@ impl Relation {
 const SEQUENCE_COLUMNS: [(&str, Type); 3] =
     [("last_value", Type::Int8), ("log_cnt", Type::Int8), ("is_called", Type::Bool)];
 
-/// What is different in the rows of `pg_attribute`.
+/// The values in which rows of `pg_attribute` differ.
 struct Attribute<'a> {
     name: &'a str,
     of: Type,

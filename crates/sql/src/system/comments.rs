@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{functions::Context, types::Value};
 
-/// A comment.
+/// A comment as `pg_description` shows it.
 pub(crate) struct Comment<'a> {
     pub(crate) oid: u32,
     /// The table of the catalog that has the object.

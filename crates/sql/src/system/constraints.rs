@@ -101,7 +101,7 @@ fn letter(action: Action) -> char {
     }
 }
 
-/// What is different in the row of a foreign key.
+/// The values that only the row of a foreign key has.
 #[derive(Default)]
 struct ForeignPart {
     is_deferrable: bool,

@@ -63,7 +63,8 @@ impl SystemTable {
         self.kind == 's'
     }
 
-    /// Returns its kind as in `pg_class`: PostgreSQL's one, also where this one has rows of its own.
+    /// Returns its kind as in `pg_class`: PostgreSQL's one, also where this one has rows of its
+    /// own.
     pub(crate) fn kind(&self) -> char {
         if self.kind == 'v' { 'v' } else { 'r' }
     }
@@ -74,7 +75,6 @@ impl SystemTable {
 pub(crate) struct SystemView {
     pub(crate) schema: &'static str,
     pub(crate) name: &'static str,
-    pub(crate) oid: u32,
     pub(crate) text: String,
 }
 
@@ -187,7 +187,7 @@ fn parse_views(schema: &'static str, text: &'static str, all: &[SystemTable]) ->
     let chunks = text.split("\n-- ").skip(1).filter_map(|chunk| chunk.split_once(":\n"));
     let view = |(name, query): (&'static str, &'static str)| {
         let known = all.iter().find(|one| one.schema == schema && one.name == name)?;
-        Some(SystemView { schema, name, oid: known.oid, text: view_text(known, query.trim_end()) })
+        Some(SystemView { schema, name, text: view_text(known, query.trim_end()) })
     };
     chunks.filter_map(view).collect()
 }

@@ -56,7 +56,7 @@ pub(crate) struct Snapshot {
     defaults: HashMap<(u32, usize), u32>,
 }
 
-/// A schema.
+/// A schema as `pg_namespace` shows it.
 #[derive(Debug)]
 pub(crate) struct SchemaOf {
     pub(crate) oid: u32,
@@ -80,7 +80,8 @@ pub(crate) struct Relation {
 #[derive(Debug)]
 pub(crate) enum RelationOf {
     Table(Rc<Table>),
-    /// An index of a table with this number; without a place in its list it is that of the primary key.
+    /// An index of a table with this number; without a place in its list it is that of the primary
+    /// key.
     Index(u32, Rc<Table>, Option<usize>),
     View(View),
     Sequence(Sequence),

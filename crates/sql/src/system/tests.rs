@@ -139,7 +139,8 @@ fn definitions_are_shown_as_postgresql_shows_them() {
     let snapshot = snapshot([1, 2]);
     let path = [11, 2200];
     let all = super::constraints::all(&snapshot);
-    let shown: Vec<String> = all.iter().map(|one| describe::constraint(&snapshot, &path, one)).collect();
+    let shown: Vec<String> =
+        all.iter().map(|one| describe::constraint(&snapshot, &path, one, false)).collect();
     assert_eq!(
         shown,
         [

@@ -387,10 +387,18 @@ impl Json {
         // Alone, a scalar counts as an array of one value, so an empty array is before it.
         match (self, other) {
             (Self::Array(values), scalar) if scalar.is_scalar() => {
-                if values.is_empty() { Ordering::Less } else { Ordering::Greater }
+                if values.is_empty() {
+                    Ordering::Less
+                } else {
+                    Ordering::Greater
+                }
             }
             (scalar, Self::Array(values)) if scalar.is_scalar() => {
-                if values.is_empty() { Ordering::Greater } else { Ordering::Less }
+                if values.is_empty() {
+                    Ordering::Greater
+                } else {
+                    Ordering::Less
+                }
             }
             _ => self.compare_inner(other),
         }

@@ -558,7 +558,8 @@ impl Value {
                 Err(out_of_range(Type::Oid))
             }
             (Self::Text(text), Type::Name) if text.len() > 63 => {
-                Ok(Self::Text(text[..text.floor_char_boundary(63)].to_owned()))
+                let end = (0..=63).rev().find(|end| text.is_char_boundary(*end));
+                Ok(Self::Text(text[..end.unwrap_or(0)].to_owned()))
             }
             (Self::Int(number), Type::Int2) if i16::try_from(number).is_err() => Err(out_of_range(to)),
             (Self::Int(number), Type::Int4) if i32::try_from(number).is_err() => Err(out_of_range(to)),

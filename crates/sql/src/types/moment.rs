@@ -156,7 +156,7 @@ impl Fields {
                     self.plain(&rest[..len])?;
                     return Ok(len);
                 }
-                if !is_date && !(part > 0 && !is_number) {
+                if !is_date && (part == 0 || is_number) {
                     self.plain(&rest[..digits])?;
                     return Ok(digits);
                 }
@@ -402,7 +402,7 @@ fn span(text: &str, is_part: impl Fn(char) -> bool) -> usize {
     text.find(|char: char| !is_part(char)).unwrap_or(text.len())
 }
 
-/// Reads `hh:mm[:ss[.ffffff]]`.
+/// Reads the time of a day as `hh:mm[:ss[.ffffff]]`.
 fn clock(text: &str) -> Parsed<i64> {
     let mut parts = text.split(':');
     let number = |part: &str| -> Parsed<i64> {

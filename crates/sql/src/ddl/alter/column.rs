@@ -5,7 +5,7 @@ use sqlparser::ast;
 use super::{super::Definer, kept};
 use crate::{
     bind::{self, Parameters, Scope, assign, from::scope_of},
-    catalog::{Identity, IndexPart, RelationName, Table},
+    catalog::{ForeignKey, Identity, IndexPart, RelationName, Table},
     ddl::{
         constraint::{check_key_type, check_types},
         needed,
@@ -104,7 +104,8 @@ impl Definer<'_, '_> {
                 }
             });
         }
-        if !cascade && !(views.is_empty() && keys.is_empty() && generated.is_empty()) {
+        let is_free = views.is_empty() && keys.is_empty() && generated.is_empty();
+        if !cascade && !is_free {
             let on = format!("depends on column {name} of table {relation}");
             let generated = generated
                 .iter()
@@ -160,7 +161,8 @@ impl Definer<'_, '_> {
         new.checks.retain(|check| !uses(&check.columns));
         new.checks.iter_mut().for_each(|check| moved(&mut check.columns));
         let own = table.relation();
-        new.foreign_keys.retain(|key| !uses(&key.columns) && !(key.table == own && uses(&key.referenced)));
+        let is_gone = |key: &ForeignKey| uses(&key.columns) || key.table == own && uses(&key.referenced);
+        new.foreign_keys.retain(|key| !is_gone(key));
         for key in &mut new.foreign_keys {
             moved(&mut key.columns);
             if key.table == own {
