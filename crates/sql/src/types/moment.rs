@@ -402,7 +402,7 @@ fn span(text: &str, is_part: impl Fn(char) -> bool) -> usize {
     text.find(|char: char| !is_part(char)).unwrap_or(text.len())
 }
 
-/// Reads `hh:mm[:ss[.ffffff]]`.
+/// Reads a time of day with colons: `hh:mm`, then perhaps `:ss` and a fraction.
 fn clock(text: &str) -> Parsed<i64> {
     let mut parts = text.split(':');
     let number = |part: &str| -> Parsed<i64> {
