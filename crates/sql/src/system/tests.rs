@@ -181,7 +181,6 @@ fn each_view_has_a_query() {
     for (schema, name) in [("pg_catalog", "pg_tables"), ("information_schema", "columns")] {
         let view = find_view(Some(schema), name).unwrap();
         assert!(view.text.contains("from"), "{}", view.text);
-        assert_ne!(view.oid, 0);
     }
     let names = |text: &str| text.matches("\n-- ").count();
     let known = |schema: &str| {
