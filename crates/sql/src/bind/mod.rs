@@ -557,7 +557,21 @@ impl Scope<'_> {
             }
             E::BinaryOp { left, op, right } => self.binary(left, op, right)?,
             E::Array(array) => self.array(&array.elem, None)?,
-            E::CompoundFieldAccess { root, access_chain } => self.subscripted(root, access_chain)?,
+            E::CompoundFieldAccess { root, access_chain } => {
+                // The name of a column before the subscripts may have that of its table before it.
+                let (mut names, mut rest) = (Vec::new(), &access_chain[..]);
+                if let E::Identifier(first) = &**root {
+                    names.push(first.clone());
+                    while let [ast::AccessExpr::Dot(E::Identifier(name)), more @ ..] = rest {
+                        names.push(name.clone());
+                        rest = more;
+                    }
+                }
+                match names.len() {
+                    0 | 1 => self.subscripted(root, access_chain)?,
+                    _ => self.subscripted(&E::CompoundIdentifier(names), rest)?,
+                }
+            }
             E::Cast {
                 kind: ast::CastKind::Cast | ast::CastKind::DoubleColon,
                 expr,

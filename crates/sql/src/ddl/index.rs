@@ -51,7 +51,12 @@ fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, Index
     let ast::OrderByExpr { expr, options, with_fill: None } = &column.column else {
         return Err(SqlError::unsupported(format!("the index column {column}")));
     };
-    refuse(column.operator_class.is_some(), "an operator class")?;
+    // The collation is C, so the order of patterns is that of texts.
+    let is_plain = |class: &ast::ObjectName| {
+        let name = class.to_string().to_ascii_lowercase();
+        matches!(name.as_str(), "text_pattern_ops" | "varchar_pattern_ops" | "bpchar_pattern_ops")
+    };
+    refuse(column.operator_class.as_ref().is_some_and(|class| !is_plain(class)), "an operator class")?;
     let is_descending = match &options.sort {
         None | Some(ast::OrderBySort::Asc) => false,
         Some(ast::OrderBySort::Desc) => true,

@@ -29,6 +29,8 @@ const CHANGEABLE: &[(&str, &str)] = &[
 
 /// The settings that clients may see.
 const FIXED: &[(&str, &str)] = &[
+    ("default_table_access_method", "heap"),
+    ("default_tablespace", ""),
     ("in_hot_standby", "off"),
     ("integer_datetimes", "on"),
     ("is_superuser", "on"),
