@@ -205,8 +205,8 @@ impl Catalog {
         found.map(|bytes| serde_json::from_slice(&bytes).map_err(|_| damaged(name))).transpose()
     }
 
-    /// Returns the relation that a name means, in the form of [`parse::relation`]
-    /// (crate::parse::relation).
+    /// Returns the relation that a name means, in the form of
+    /// [`relation`](crate::parse::relation).
     pub(crate) async fn relation(
         &mut self,
         store: &Store<Cache>,
