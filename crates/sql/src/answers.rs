@@ -13,13 +13,13 @@ use std::{
 use crate::{
     bind::query::{Query, Shared},
     error::{Result, SqlError},
-    exec::KeptRows,
+    exec::{KeptRows, MOST_MEMORY, out_of_memory},
     expr::{Comparison, Inputs, SubqueryUse},
     spool::bytes_of,
     types::{Value, encode},
 };
 
-/// The bytes of rows that are kept; beyond it they are found again when they are needed.
+/// The bytes of rows that are kept; beyond it those of one row are found again when they are needed.
 const MOST_BYTES: usize = 64 << 20;
 
 /// A subquery that is to run, with the values that it gets.
@@ -67,17 +67,27 @@ impl Answers {
         self.wanted.take()
     }
 
-    pub(crate) fn supply(&self, query: &Rc<Query>, outer: &[Value], rows: Vec<Vec<Value>>) {
+    pub(crate) fn supply(&self, query: &Rc<Query>, outer: &[Value], rows: Vec<Vec<Value>>) -> Result<()> {
         let bytes = 64 + rows.iter().map(|row| bytes_of(row)).sum::<usize>();
-        let mut known = self.known.borrow_mut();
-        if self.bytes.get() + bytes > MOST_BYTES {
-            // An expression may need several at once, so the last ones stay until there are more.
-            known.clear();
-            self.bytes.set(0);
-        }
         self.bytes.set(self.bytes.get() + bytes);
+        if self.bytes.get() > MOST_MEMORY {
+            return Err(out_of_memory());
+        }
         let answer = Answer { rows, set: OnceCell::new() };
-        known.insert((Rc::as_ptr(query), encode::row(outer)), Rc::new(answer));
+        self.known.borrow_mut().insert((Rc::as_ptr(query), encode::row(outer)), Rc::new(answer));
+        Ok(())
+    }
+
+    /// Ends the evaluation of a row. It may have needed several answers at once, so only now some
+    /// are forgotten, if they are large: not those that are the same for all rows.
+    pub(crate) fn end_evaluation(&self) {
+        if self.bytes.get() <= MOST_BYTES {
+            return;
+        }
+        let mut known = self.known.borrow_mut();
+        known.retain(|(_, outer), _| outer.is_empty());
+        let rows = known.values().flat_map(|answer| &answer.rows);
+        self.bytes.set(rows.map(|row| bytes_of(row)).sum());
     }
 
     /// Forgets the answers of subqueries.

@@ -456,7 +456,7 @@ fn over_tcp_a_password_is_asked_for_and_roles_and_databases_are_apart() {
             "permission denied for table mine",
         ),
         (&ben, "select * from hers", "permission denied for table hers"),
-        (&ben, "drop table hers", "permission denied for table hers"),
+        (&ben, "drop table hers", "must be owner of table hers"),
         (&ben, "select nextval('hers_a_seq')", "permission denied for sequence hers_a_seq"),
         (&ben, "create role more", "permission denied to create role"),
         (&ben, "create database more", "permission denied to create database"),

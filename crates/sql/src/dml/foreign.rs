@@ -348,8 +348,17 @@ async fn naming(
         // another one locks it.
         let mut newest = run.store.begin(Isolation::ReadCommitted);
         let Run { store, parameters, context, ranges, temporary, .. } = *run;
-        let mut look =
-            Run { store, by: &mut newest, parameters, outer: &[], context, ranges, temporary, memory: 0 };
+        let mut look = Run {
+            store,
+            by: &mut newest,
+            parameters,
+            outer: &[],
+            context,
+            ranges,
+            temporary,
+            memory: 0,
+            steps: 0,
+        };
         let newest: Vec<Vec<u8>> = matching(&mut look, &source, None).await?.collect::<Result<_>>()?;
         for row in newest {
             // It fails if the row is newer than the snapshot.

@@ -232,6 +232,7 @@ pub(super) async fn delete_row(
             break gone;
         }
     };
+    run.context.answers.end_evaluation();
     let Some(row) = gone? else { return Ok(None) };
     change_indexes(run, target, &key, Some(&row), None).await?;
     if target.has_references() {
@@ -288,6 +289,7 @@ pub(super) async fn update_row(
             break result;
         }
     };
+    run.context.answers.end_evaluation();
     let Some((old, new, moves)) = result? else { return Ok(None) };
     let new_key = match table.primary_key(&new)? {
         Some(new_key) if moves => new_key,

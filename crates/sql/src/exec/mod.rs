@@ -8,6 +8,7 @@ mod windows;
 use std::{collections::HashSet, path::Path as FilePath, sync::Arc};
 
 use plexus_cache::Cache;
+use plexus_interconnect::executor;
 use plexus_store::{RowLock, Store};
 
 pub(crate) use self::scan::KeptRows;
@@ -32,6 +33,9 @@ use crate::{
 /// The memory that the rows of one statement may take, in bytes, beside those of its result.
 pub(crate) const MOST_MEMORY: usize = 256 << 20;
 
+/// The evaluations of a statement before other tasks go on.
+const STEPS: usize = 1024;
+
 /// A running statement.
 pub(crate) struct Run<'a> {
     pub(crate) store: &'a Store<Cache>,
@@ -45,6 +49,8 @@ pub(crate) struct Run<'a> {
     pub(crate) temporary: &'a Arc<FilePath>,
     /// The bytes of the rows that are kept.
     pub(crate) memory: usize,
+    /// The evaluations so far: others go on now and then, and it can be cancelled.
+    pub(crate) steps: usize,
 }
 
 impl<'a> Run<'a> {
@@ -66,6 +72,7 @@ impl<'a> Run<'a> {
             ranges: self.ranges,
             temporary: self.temporary,
             memory: self.memory,
+            steps: self.steps,
         }
     }
 
@@ -81,6 +88,11 @@ impl<'a> Run<'a> {
             match act(self) {
                 Ok(found) => {
                     self.context.sequences.end_evaluation();
+                    self.context.answers.end_evaluation();
+                    self.steps += 1;
+                    if self.steps.is_multiple_of(STEPS) {
+                        executor::yield_now().await;
+                    }
                     return Ok(found);
                 }
                 Err(error) => {
@@ -102,7 +114,7 @@ impl<'a> Run<'a> {
             definitions.supply(place, self.store, self.by).await?;
         } else if let Some((query, outer)) = answers.take_wanted() {
             let rows = query::kept(self, &query, &outer).await?;
-            answers.supply(&query, &outer, rows);
+            answers.supply(&query, &outer, rows)?;
         } else {
             return Ok(false);
         }

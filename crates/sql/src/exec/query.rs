@@ -62,8 +62,7 @@ pub(super) async fn kept(run: &mut Run<'_>, query: &Query, outer: &[Value]) -> R
         inner.keep(&row)?;
         all.push(row);
     }
-    let memory = inner.memory;
-    run.memory = memory;
+    (run.memory, run.steps) = (inner.memory, inner.steps);
     Ok(all)
 }
 

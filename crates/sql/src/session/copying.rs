@@ -112,6 +112,7 @@ impl Session<'_> {
             ranges,
             temporary,
             memory: 0,
+            steps: 0,
         };
         // The begin of a line whose end has not come yet.
         let mut rest: Vec<u8> = Vec::new();

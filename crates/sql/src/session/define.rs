@@ -123,6 +123,7 @@ impl Session<'_> {
             ranges,
             temporary,
             memory: 0,
+            steps: 0,
         };
         let (place, first) = (self.catalog.place().clone(), &self.first);
         let owner: Vec<String> = alter.owner.iter().map(folded).collect();
@@ -284,6 +285,7 @@ impl Session<'_> {
             ranges,
             temporary,
             memory: 0,
+            steps: 0,
         };
         let (place, first) = (self.catalog.place().clone(), &self.first);
         macro_rules! roles {

@@ -389,7 +389,17 @@ impl Session<'_> {
         // So a change of one row holds no snapshot while it waits for another transaction.
         by.begin_statement();
         let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
-        Ok(Run { store: &self.store, by, parameters, outer: &[], context, ranges, temporary, memory: 0 })
+        Ok(Run {
+            store: &self.store,
+            by,
+            parameters,
+            outer: &[],
+            context,
+            ranges,
+            temporary,
+            memory: 0,
+            steps: 0,
+        })
     }
 
     /// Cleans tables: rows and pages go that no snapshot shows.
