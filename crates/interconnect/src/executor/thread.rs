@@ -29,6 +29,10 @@ pub struct TaskThread {
     thread: Option<thread::JoinHandle<()>>,
 }
 
+/// The bytes of stack of a thread. Statements of SQL can be deep; the memory is taken when it is
+/// used.
+const STACK: usize = 64 << 20;
+
 impl TaskThread {
     /// Starts a thread. It gets the worker that it drives with the first request of a task.
     ///
@@ -37,7 +41,8 @@ impl TaskThread {
     pub fn start(name: &str) -> io::Result<Self> {
         let queue = Arc::<Mutex<Queue>>::default();
         let served = Arc::clone(&queue);
-        let thread = thread::Builder::new().name(name.into()).spawn(move || serve(&served))?;
+        let builder = thread::Builder::new().name(name.into()).stack_size(STACK);
+        let thread = builder.spawn(move || serve(&served))?;
         Ok(Self { queue, thread: Some(thread) })
     }
 

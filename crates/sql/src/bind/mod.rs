@@ -24,11 +24,15 @@ use crate::{
     catalog::{Grant, Privilege, Relation, RelationName, SessionPlace, Table, undefined},
     dml::Targets,
     error::{Result, SqlError, code},
+    exec::query::{LEAST_STACK, MORE_STACK},
     expr::{Comparison, Expr, SequenceCall},
     parse::{folded, relation_of_text},
     sequences::SequenceSlot,
     types::{Clock, Type, Value},
 };
+
+/// The deepest nesting of expressions, those of all queries together.
+const MOST_EXPRESSIONS: usize = 1000;
 
 /// An expression and its type.
 pub(crate) type Typed = (Expr, Type);
@@ -83,8 +87,11 @@ pub(crate) struct Parameters {
     pub(crate) view_path: RefCell<Option<Vec<String>>>,
     /// The number of the next query of WITH.
     pub(crate) next_shared: Cell<usize>,
-    /// The queries around the present one.
+    /// The queries and the expressions around the present one.
     pub(crate) depth: Cell<usize>,
+    pub(crate) expressions: Cell<usize>,
+    /// The queries that were bound.
+    pub(crate) queries: Cell<usize>,
 }
 
 /// The parts of a statement around a query.
@@ -193,11 +200,24 @@ impl Parameters {
         }
     }
 
+    /// Binds a part of an expression or of a set operation, unless it is too deep.
+    fn deeper<T>(&self, bind: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.expressions.get() >= MOST_EXPRESSIONS {
+            return Err(SqlError::new("54001", "stack depth limit exceeded"));
+        }
+        self.expressions.set(self.expressions.get() + 1);
+        let bound = stacker::maybe_grow(LEAST_STACK, MORE_STACK, bind);
+        self.expressions.set(self.expressions.get() - 1);
+        bound
+    }
+
     /// Forgets what a binding has found that is repeated.
     pub(crate) fn begin_again(&self) {
         self.sequences.borrow_mut().clear();
         self.next_shared.set(0);
         self.depth.set(0);
+        self.expressions.set(0);
+        self.queries.set(0);
         self.views.set(0);
         self.view_path.take();
         self.changed.borrow_mut().clear();
@@ -442,6 +462,10 @@ impl Scope<'_> {
 
     /// Binds an expression.
     pub(crate) fn bind(&self, expr: &ast::Expr) -> Result<Typed> {
+        self.parameters.deeper(|| self.bind_one(expr))
+    }
+
+    fn bind_one(&self, expr: &ast::Expr) -> Result<Typed> {
         use ast::Expr as E;
         if let Some(found) = self.grouping.and_then(|grouping| grouping.find(expr, self)) {
             return Ok(found);

@@ -12,13 +12,17 @@ use super::{
 use crate::{
     dml::{Change, bind_change, is_change},
     error::{Result, SqlError, code},
+    exec::query::{LEAST_STACK, MORE_STACK},
     expr::Expr,
     parse::folded,
     types::Type,
 };
 
 /// The deepest nesting of queries, those of views included.
-const MOST_DEPTH: usize = 48;
+const MOST_DEPTH: usize = 24;
+
+/// The most queries that are bound for a statement: one with groups is bound twice, and those in it.
+const MOST_QUERIES: usize = 10_000;
 
 /// A query that is ready to run.
 #[derive(Debug)]
@@ -113,11 +117,13 @@ pub(crate) fn shown(query: Query, parameters: &Parameters) -> Result<Query> {
 /// Binds a query.
 pub(crate) fn bind(query: &ast::Query, around: Around<'_>) -> Result<Query> {
     let depth = &around.parameters.depth;
-    if depth.get() >= MOST_DEPTH {
+    let count = &around.parameters.queries;
+    count.set(count.get() + 1);
+    if depth.get() >= MOST_DEPTH || count.get() > MOST_QUERIES {
         return Err(SqlError::new("54001", "stack depth limit exceeded"));
     }
     depth.set(depth.get() + 1);
-    let bound = bind_with(query, around);
+    let bound = stacker::maybe_grow(LEAST_STACK, MORE_STACK, || bind_with(query, around));
     depth.set(depth.get() - 1);
     bound
 }
@@ -295,6 +301,10 @@ fn bind_body(query: &ast::Query, around: Around<'_>) -> Result<Query> {
 
 /// Binds a side of a set operation.
 fn bind_side(body: &SetExpr, around: Around<'_>) -> Result<Query> {
+    around.parameters.deeper(|| bind_body_of(body, around))
+}
+
+fn bind_body_of(body: &SetExpr, around: Around<'_>) -> Result<Query> {
     match body {
         SetExpr::Select(select) => {
             let select = select::bind(None, select, around)?;

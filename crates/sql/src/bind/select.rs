@@ -475,14 +475,20 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
     let grouping = Grouping::new(&keys, &sources, sets.len() == 1);
     let scope = Scope { calls: Some(&calls), ..rows };
     let is_aggregate = |error: &SqlError| error.code == code::GROUPING_ERROR;
+    let first = bind_items(&scope, &select.projection);
     let has_groups = !keys.is_empty()
         || matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if !by.is_empty())
         || select.having.is_some()
-        || bind_items(&scope, &select.projection).is_err_and(|error| is_aggregate(&error))
+        || first.as_ref().is_err_and(is_aggregate)
         || query.is_some_and(|query| orders_by_aggregate(query, &scope));
-    calls.clear();
     let scope = if has_groups { Scope { grouping: Some(&grouping), ..scope } } else { scope };
-    let (output, result, originals) = bind_items(&scope, &select.projection)?;
+    let (output, result, originals) = match has_groups {
+        false => first?,
+        true => {
+            calls.clear();
+            bind_items(&scope, &select.projection)?
+        }
+    };
     let plain = Scope { calls: None, ..scope };
     let having = select.having.as_ref().map(|having| plain.condition(having, "HAVING")).transpose()?;
 

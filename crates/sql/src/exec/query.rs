@@ -2,7 +2,9 @@
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
+    pin::Pin,
     rc::Rc,
+    task::{self, Poll},
 };
 
 use sqlparser::ast::SetOperator;
@@ -16,6 +18,10 @@ use crate::{
     spool::Rows,
     types::{Value, encode},
 };
+
+/// The bytes of stack that the next query needs, and those that it gets.
+pub(crate) const LEAST_STACK: usize = 640 << 10;
+pub(crate) const MORE_STACK: usize = 4 << 20;
 
 /// Runs a query and returns its rows.
 pub(crate) async fn rows(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
@@ -32,7 +38,7 @@ pub(crate) async fn rows(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
             }
             Ok(values.into())
         }
-        QueryBody::Set(set) => Box::pin(combined(run, set)).await,
+        QueryBody::Set(set) => Nested(Box::pin(combined(run, set))).await,
     }
 }
 
@@ -53,11 +59,22 @@ fn evaluate(exprs: &[Expr], run: &Run<'_>) -> Result<Vec<Value>> {
     exprs.iter().map(|expr| expr.evaluate(run.inputs(&[]))).collect()
 }
 
+/// A query in another one. Each polls the next one, so the stack grows where it must.
+struct Nested<F>(Pin<Box<F>>);
+
+impl<F: Future> Future for Nested<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<F::Output> {
+        stacker::maybe_grow(LEAST_STACK, MORE_STACK, || self.0.as_mut().poll(context))
+    }
+}
+
 /// Runs a query with the values that it gets, and keeps its rows.
 pub(super) async fn kept(run: &mut Run<'_>, query: &Query, outer: &[Value]) -> Result<Vec<Vec<Value>>> {
     let mut inner = run.within(outer);
     let mut all = Vec::new();
-    for row in Box::pin(rows(&mut inner, query)).await? {
+    for row in Nested(Box::pin(rows(&mut inner, query))).await? {
         let row = row?;
         inner.keep(&row)?;
         all.push(row);

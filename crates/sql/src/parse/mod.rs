@@ -15,6 +15,9 @@ use crate::{
     error::{Result, SqlError, code},
 };
 
+/// The most queries in each other in a text.
+const MOST_QUERIES: usize = 24;
+
 /// The deepest nesting of a statement.
 const MOST_DEPTH: usize = 200;
 
@@ -59,8 +62,44 @@ fn syntax(message: impl Into<String>) -> SqlError {
     SqlError::new(code::SYNTAX_ERROR, message)
 }
 
+/// The parentheses of a text from which on it is parsed with [`DEEP_STACK`] bytes of stack: queries in
+/// queries take much of it in the library.
+const DEEP: usize = 12;
+const DEEP_STACK: usize = 32 << 20;
+
 /// Returns the statements of a text, each with its own text.
 pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
+    match text.bytes().filter(|byte| *byte == b'(').nth(DEEP) {
+        None => parse_all(text),
+        Some(_) => stacker::grow(DEEP_STACK, || parse_all(text)),
+    }
+}
+
+/// Refuses a text with too many queries in queries: each takes stack wherever it is copied.
+fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
+    // Whether each open parenthesis has a query.
+    let mut open = Vec::new();
+    let mut depth = 0;
+    for token in tokens {
+        match &token.token {
+            Token::LParen => open.push(false),
+            Token::RParen => depth -= usize::from(open.pop() == Some(true)),
+            Token::Word(word) if word.value.eq_ignore_ascii_case("select") => {
+                if let Some(has_query @ false) = open.last_mut() {
+                    *has_query = true;
+                    depth += 1;
+                }
+            }
+            _ => {}
+        }
+        if depth > MOST_QUERIES {
+            return Err(SqlError::new("54001", "stack depth limit exceeded"));
+        }
+    }
+    Ok(())
+}
+
+fn parse_all(text: &str) -> Result<Vec<Statement>> {
     let first = text.trim_start();
     let word: String = first.chars().take_while(char::is_ascii_alphabetic).collect();
     match word.to_ascii_uppercase().as_str() {
@@ -82,6 +121,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
     };
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
     let tokens = know_variadic(know_weaker_locks(tokens.map_err(|error| failed(&error))?));
+    check_depth(&tokens)?;
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
         let mut parser = Parser::new(&PostgreSqlDialect {})
