@@ -19,7 +19,7 @@ use crate::{
     types::{Value, encode},
 };
 
-/// The bytes of rows that are kept; beyond it those of one row are found again when they are needed.
+/// The bytes of rows that are kept; beyond it those of one row are found again.
 const MOST_BYTES: usize = 64 << 20;
 
 /// A subquery that is to run, with the values that it gets.

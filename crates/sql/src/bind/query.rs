@@ -21,7 +21,7 @@ use crate::{
 /// The deepest nesting of queries, those of views included.
 const MOST_DEPTH: usize = 24;
 
-/// The most queries that are bound for a statement: one with groups is bound twice, and those in it.
+/// The most queries that are bound for a statement: one with groups is bound twice.
 const MOST_QUERIES: usize = 10_000;
 
 /// A query that is ready to run.

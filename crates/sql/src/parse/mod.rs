@@ -62,8 +62,8 @@ fn syntax(message: impl Into<String>) -> SqlError {
     SqlError::new(code::SYNTAX_ERROR, message)
 }
 
-/// The parentheses of a text from which on it is parsed with [`DEEP_STACK`] bytes of stack: queries in
-/// queries take much of it in the library.
+/// The parentheses of a text from which on it is parsed with [`DEEP_STACK`] bytes of stack: queries
+/// in queries take much of it in the library.
 const DEEP: usize = 12;
 const DEEP_STACK: usize = 32 << 20;
 
