@@ -163,6 +163,70 @@ pub(crate) struct Inputs<'a> {
     pub(crate) context: &'a Context,
 }
 
+/// Calls a function with each expression directly in another one.
+macro_rules! each_child {
+    ($expr:expr, $act:expr, $iter:ident $(, $mutable:tt)?) => {
+        match $expr {
+            Expr::Column(_) | Expr::Value(_) | Expr::Parameter(_) | Expr::Outer(_) => {}
+            Expr::Sequence(_, SequenceCall::Next | SequenceCall::Current) => {}
+            Expr::Sequence(_, SequenceCall::Set(last, is_called)) => {
+                $act(last);
+                $act(is_called);
+            }
+            Expr::Not(one) | Expr::IsNull(one) | Expr::Is(one, _) | Expr::Negative(_, one) => $act(one),
+            Expr::Cast { value, .. } => $act(value),
+            Expr::And(all)
+            | Expr::Or(all)
+            | Expr::Call(_, all)
+            | Expr::Coalesce(all)
+            | Expr::Apply(_, all)
+            | Expr::Array { values: all, .. } => all.$iter().for_each(&mut *$act),
+            Expr::Subscript(array, subscripts) => {
+                $act(array);
+                for subscript in subscripts {
+                    match subscript {
+                        Subscript::Place(place) => $act(place),
+                        Subscript::Slice(from, to) => from.$iter().chain(to.$iter()).for_each(&mut *$act),
+                    }
+                }
+            }
+            Expr::Quantified(quantified) => {
+                let Quantified { value, array, .. } = & $($mutable)? **quantified;
+                $act(value);
+                $act(array);
+            }
+            Expr::Compare(_, one, other)
+            | Expr::Arithmetic(_, _, one, other)
+            | Expr::IsDistinct(one, other)
+            | Expr::Concat(one, other) => {
+                $act(one);
+                $act(other);
+            }
+            Expr::Like { value, pattern, .. } => {
+                $act(value);
+                $act(pattern);
+            }
+            Expr::In(one, all) => {
+                $act(one);
+                all.$iter().for_each(&mut *$act);
+            }
+            Expr::Case(cases, otherwise) => {
+                for (condition, result) in cases {
+                    $act(condition);
+                    $act(result);
+                }
+                $act(otherwise);
+            }
+            Expr::Subquery { outer, asked, .. } => {
+                outer.$iter().for_each(&mut *$act);
+                if let SubqueryUse::Compare { values, .. } = asked {
+                    values.$iter().for_each(&mut *$act);
+                }
+            }
+        }
+    };
+}
+
 impl Expr {
     pub(crate) fn boxed(self) -> Box<Self> {
         Box::new(self)
@@ -170,124 +234,12 @@ impl Expr {
 
     /// Calls `act` with each expression directly in this one.
     pub(crate) fn children(&self, act: &mut dyn FnMut(&Expr)) {
-        match self {
-            Self::Column(_) | Self::Value(_) | Self::Parameter(_) | Self::Outer(_) => {}
-            Self::Sequence(_, SequenceCall::Next | SequenceCall::Current) => {}
-            Self::Sequence(_, SequenceCall::Set(last, is_called)) => {
-                act(last);
-                act(is_called);
-            }
-            Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => act(one),
-            Self::Cast { value, .. } => act(value),
-            Self::And(all)
-            | Self::Or(all)
-            | Self::Call(_, all)
-            | Self::Coalesce(all)
-            | Self::Apply(_, all)
-            | Self::Array { values: all, .. } => all.iter().for_each(act),
-            Self::Subscript(array, subscripts) => {
-                act(array);
-                for subscript in subscripts {
-                    match subscript {
-                        Subscript::Place(place) => act(place),
-                        Subscript::Slice(from, to) => from.iter().chain(to).for_each(&mut *act),
-                    }
-                }
-            }
-            Self::Quantified(quantified) => {
-                act(&quantified.value);
-                act(&quantified.array);
-            }
-            Self::Compare(_, one, other)
-            | Self::Arithmetic(_, _, one, other)
-            | Self::IsDistinct(one, other)
-            | Self::Concat(one, other) => {
-                act(one);
-                act(other);
-            }
-            Self::Like { value, pattern, .. } => {
-                act(value);
-                act(pattern);
-            }
-            Self::In(one, all) => {
-                act(one);
-                all.iter().for_each(act);
-            }
-            Self::Case(cases, otherwise) => {
-                for (condition, result) in cases {
-                    act(condition);
-                    act(result);
-                }
-                act(otherwise);
-            }
-            Self::Subquery { outer, asked, .. } => {
-                outer.iter().for_each(&mut *act);
-                if let SubqueryUse::Compare { values, .. } = asked {
-                    values.iter().for_each(act);
-                }
-            }
-        }
+        each_child!(self, act, iter);
     }
 
     /// Calls `act` with each expression directly in this one, to change it.
     pub(crate) fn children_mut(&mut self, act: &mut dyn FnMut(&mut Expr)) {
-        match self {
-            Self::Column(_) | Self::Value(_) | Self::Parameter(_) | Self::Outer(_) => {}
-            Self::Sequence(_, SequenceCall::Next | SequenceCall::Current) => {}
-            Self::Sequence(_, SequenceCall::Set(last, is_called)) => {
-                act(last);
-                act(is_called);
-            }
-            Self::Not(one) | Self::IsNull(one) | Self::Is(one, _) | Self::Negative(_, one) => act(one),
-            Self::Cast { value, .. } => act(value),
-            Self::And(all)
-            | Self::Or(all)
-            | Self::Call(_, all)
-            | Self::Coalesce(all)
-            | Self::Apply(_, all)
-            | Self::Array { values: all, .. } => all.iter_mut().for_each(act),
-            Self::Subscript(array, subscripts) => {
-                act(array);
-                for subscript in subscripts {
-                    match subscript {
-                        Subscript::Place(place) => act(place),
-                        Subscript::Slice(from, to) => from.iter_mut().chain(to).for_each(&mut *act),
-                    }
-                }
-            }
-            Self::Quantified(quantified) => {
-                act(&mut quantified.value);
-                act(&mut quantified.array);
-            }
-            Self::Compare(_, one, other)
-            | Self::Arithmetic(_, _, one, other)
-            | Self::IsDistinct(one, other)
-            | Self::Concat(one, other) => {
-                act(one);
-                act(other);
-            }
-            Self::Like { value, pattern, .. } => {
-                act(value);
-                act(pattern);
-            }
-            Self::In(one, all) => {
-                act(one);
-                all.iter_mut().for_each(act);
-            }
-            Self::Case(cases, otherwise) => {
-                for (condition, result) in cases {
-                    act(condition);
-                    act(result);
-                }
-                act(otherwise);
-            }
-            Self::Subquery { outer, asked, .. } => {
-                outer.iter_mut().for_each(&mut *act);
-                if let SubqueryUse::Compare { values, .. } = asked {
-                    values.iter_mut().for_each(act);
-                }
-            }
-        }
+        each_child!(self, act, iter_mut, mut);
     }
 
     /// Calls `act` with each column.

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use sqlparser::ast;
 
 use super::{
-    Change, ChangeKind, Conflict, Joined, Targets, assignments, bind_insert, returning, table_and_alias,
+    Change, ChangeKind, Conflict, Joined, RowsToChange, Targets, assignments, bind_insert, returning,
+    table_and_alias,
 };
 use crate::{
     bind::{
@@ -124,37 +125,57 @@ fn bind_update(update: &ast::Update, targets: &Rc<Targets>, around: Around<'_>) 
         && update.output.is_none()
         && update.on_cluster.is_none();
     refuse(!is_plain, "this form of UPDATE")?;
-    let (kind, (output, columns)) = match &update.from {
-        None => {
-            let own = scope_of(table, &alias);
-            let scope = scope_in(&own, around);
-            let set = assignments(table, &scope, &update.assignments)?;
-            let condition =
-                update.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
-            let kind = ChangeKind::Update { source: single_source(table, condition), set, joined: None };
-            (kind, returning(&scope, update.returning.as_ref())?)
-        }
+    let items = match &update.from {
+        None => &[][..],
+        Some(ast::UpdateTableFromKind::AfterSet(items)) => items,
         Some(ast::UpdateTableFromKind::BeforeSet(_)) => {
             return Err(SqlError::unsupported("FROM before SET"));
         }
-        Some(ast::UpdateTableFromKind::AfterSet(items)) => {
-            let mut from = from::bind_with_target(table, &alias, items, around)?;
-            let all = std::mem::take(&mut from.columns);
-            let scope = scope_in(&all, around);
-            let set = assignments(table, &scope, &update.assignments)?;
-            let joined = Some(join(from, update.selection.as_ref(), &scope)?);
-            let kind = ChangeKind::Update { source: single_source(table, None), set, joined };
-            (kind, returning(&scope, update.returning.as_ref())?)
+    };
+    let clauses =
+        Clauses { items, condition: update.selection.as_ref(), returning: update.returning.as_ref() };
+    bind_rows(targets, &alias, &clauses, around, |rows, scope| {
+        Ok(ChangeKind::Update { rows, set: assignments(table, scope, &update.assignments)? })
+    })
+}
+
+/// The clauses that UPDATE and DELETE share: the tables that are joined with their own one, WHERE,
+/// and RETURNING.
+struct Clauses<'a> {
+    items: &'a [ast::TableWithJoins],
+    condition: Option<&'a ast::Expr>,
+    returning: Option<&'a Vec<ast::SelectItem>>,
+}
+
+/// Binds the rows of UPDATE or DELETE; `make` gets them, and the columns that they have.
+fn bind_rows(
+    targets: &Rc<Targets>,
+    alias: &str,
+    clauses: &Clauses<'_>,
+    around: Around<'_>,
+    make: impl FnOnce(RowsToChange, &Scope<'_>) -> Result<ChangeKind>,
+) -> Result<Change> {
+    let table = targets.table();
+    let columns;
+    let scope;
+    let rows = match clauses.items {
+        [] => {
+            columns = scope_of(table, alias);
+            scope = scope_in(&columns, around);
+            let condition = clauses.condition.map(|expr| scope.condition(expr, "WHERE")).transpose()?;
+            RowsToChange::Alone(Box::new(single_source(table, condition)))
+        }
+        items => {
+            let mut from = from::bind_with_target(table, alias, items, around)?;
+            columns = std::mem::take(&mut from.columns);
+            scope = scope_in(&columns, around);
+            RowsToChange::Joined(join(from, clauses.condition, &scope)?)
         }
     };
-    Ok(Change {
-        table: table.clone(),
-        targets: targets.clone(),
-        kind,
-        returning: output,
-        columns,
-        with: Vec::new(),
-    })
+    let kind = make(rows, &scope)?;
+    let (returning, columns) = returning(&scope, clauses.returning)?;
+    let (table, targets) = (table.clone(), targets.clone());
+    Ok(Change { table, targets, kind, returning, columns, with: Vec::new() })
 }
 
 fn bind_delete(
@@ -163,7 +184,6 @@ fn bind_delete(
     targets: &Rc<Targets>,
     around: Around<'_>,
 ) -> Result<Change> {
-    let table = targets.table();
     let is_plain = delete.tables.is_empty()
         && delete.limit.is_none()
         && delete.order_by.is_empty()
@@ -171,30 +191,8 @@ fn bind_delete(
         && delete.on_cluster.is_none();
     refuse(!is_plain, "this form of DELETE")?;
     let alias = table_and_alias(from)?;
-    let (kind, (output, columns)) = match &delete.using {
-        None => {
-            let own = scope_of(table, &alias);
-            let scope = scope_in(&own, around);
-            let condition =
-                delete.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
-            let kind = ChangeKind::Delete { source: single_source(table, condition), joined: None };
-            (kind, returning(&scope, delete.returning.as_ref())?)
-        }
-        Some(items) => {
-            let mut from = from::bind_with_target(table, &alias, items, around)?;
-            let all = std::mem::take(&mut from.columns);
-            let scope = scope_in(&all, around);
-            let joined = Some(join(from, delete.selection.as_ref(), &scope)?);
-            let kind = ChangeKind::Delete { source: single_source(table, None), joined };
-            (kind, returning(&scope, delete.returning.as_ref())?)
-        }
-    };
-    Ok(Change {
-        table: table.clone(),
-        targets: targets.clone(),
-        kind,
-        returning: output,
-        columns,
-        with: Vec::new(),
-    })
+    let items = delete.using.as_deref().unwrap_or_default();
+    let clauses =
+        Clauses { items, condition: delete.selection.as_ref(), returning: delete.returning.as_ref() };
+    bind_rows(targets, &alias, &clauses, around, |rows, _| Ok(ChangeKind::Delete { rows }))
 }

@@ -347,17 +347,9 @@ async fn naming(
         // Its snapshot does not show rows of later transactions. They have ended: a row that names
         // another one locks it.
         let mut newest = run.store.begin(Isolation::ReadCommitted);
-        let Run { store, parameters, context, ranges, temporary, .. } = *run;
         let mut look = Run {
-            store,
-            by: &mut newest,
-            parameters,
-            outer: &[],
-            context,
-            ranges,
-            temporary,
-            memory: 0,
-            steps: 0,
+            parameters: run.parameters,
+            ..Run::new(run.store, &mut newest, run.context, run.ranges, run.temporary)
         };
         let newest: Vec<Vec<u8>> = matching(&mut look, &source, None).await?.collect::<Result<_>>()?;
         for row in newest {
@@ -411,7 +403,7 @@ async fn act(
         if set.is_empty() {
             delete_row(run, targets, at, &conditions, row, &[]).await?;
         } else {
-            update_row(run, targets, at, &conditions, &set, row, None).await?;
+            update_row(run, targets, at, &conditions, &set, row, &[]).await?;
         }
     }
     Ok(())

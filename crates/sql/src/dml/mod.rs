@@ -62,8 +62,34 @@ pub(crate) struct Joined {
 #[derive(Debug)]
 pub(crate) enum ChangeKind {
     Insert { source: NewRows, conflict: Conflict },
-    Update { source: Source, set: Vec<(usize, Expr)>, joined: Option<Joined> },
-    Delete { source: Source, joined: Option<Joined> },
+    Update { rows: RowsToChange, set: Vec<(usize, Expr)> },
+    Delete { rows: RowsToChange },
+}
+
+/// The rows that UPDATE or DELETE changes.
+#[derive(Debug)]
+pub(crate) enum RowsToChange {
+    /// Those of the table alone.
+    Alone(Box<Source>),
+    Joined(Joined),
+}
+
+impl RowsToChange {
+    /// Returns the conditions that must hold for the newest row, too.
+    fn conditions(&self) -> &[Expr] {
+        match self {
+            Self::Alone(source) => &source.conditions,
+            Self::Joined(joined) => &joined.conditions,
+        }
+    }
+
+    /// Returns the sources that lead to the rows, that of the table first.
+    pub(crate) fn sources(&self) -> &[Source] {
+        match self {
+            Self::Alone(source) => std::slice::from_ref(&**source),
+            Self::Joined(joined) => &joined.sources,
+        }
+    }
 }
 
 /// The rows to insert.
@@ -412,32 +438,19 @@ async fn change_rows(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> 
                 }
             }
         }
-        ChangeKind::Update { source, set, joined: None } => {
-            for key in keys(run, targets.table(), source).await? {
-                if let Some(row) = update_row(run, targets, 0, &source.conditions, set, key?, None).await? {
-                    note(run, change, &mut changed, &row).await?;
-                }
-            }
-        }
-        ChangeKind::Update { set, joined: Some(joined), .. } => {
-            for (key, behind) in joined_rows(run, joined, targets.table().columns.len()).await? {
-                let conditions = &joined.conditions;
-                let updated = update_row(run, targets, 0, conditions, set, key, Some(&behind)).await?;
+        ChangeKind::Update { rows, set } => {
+            for found in keys(run, targets.table(), rows).await? {
+                let (key, behind) = found?;
+                let updated = update_row(run, targets, 0, rows.conditions(), set, key, &behind).await?;
                 if let Some(row) = updated {
                     note(run, change, &mut changed, &[row, behind].concat()).await?;
                 }
             }
         }
-        ChangeKind::Delete { source, joined: None } => {
-            for key in keys(run, targets.table(), source).await? {
-                if let Some(row) = delete_row(run, targets, 0, &source.conditions, key?, &[]).await? {
-                    note(run, change, &mut changed, &row).await?;
-                }
-            }
-        }
-        ChangeKind::Delete { joined: Some(joined), .. } => {
-            for (key, behind) in joined_rows(run, joined, targets.table().columns.len()).await? {
-                let gone = delete_row(run, targets, 0, &joined.conditions, key, &behind).await?;
+        ChangeKind::Delete { rows } => {
+            for found in keys(run, targets.table(), rows).await? {
+                let (key, behind) = found?;
+                let gone = delete_row(run, targets, 0, rows.conditions(), key, &behind).await?;
                 if let Some(row) = gone {
                     note(run, change, &mut changed, &[row, behind].concat()).await?;
                 }
@@ -503,7 +516,7 @@ async fn insert(
                         constrained values.";
             return Err(SqlError::new("21000", message).with_hint(hint));
         }
-        let updated = update_row(run, targets, 0, condition.as_slice(), set, key.clone(), Some(&row)).await?;
+        let updated = update_row(run, targets, 0, condition.as_slice(), set, key.clone(), &row).await?;
         if let Some(updated) = updated {
             run.keep_bytes(key.len())?;
             seen.insert(targets.table().primary_key(&updated)?.unwrap_or(key));
@@ -538,25 +551,28 @@ async fn note(run: &mut Run<'_>, change: &Change, changed: &mut ChangedRows, row
     Ok(())
 }
 
-/// Returns the keys of the rows to change. A row with a known key is not read before.
+/// Returns the keys of the rows to change, each with what is behind its row in joined rows. A row
+/// with a known key is not read before.
 async fn keys(
     run: &mut Run<'_>,
     table: &Table,
-    source: &Source,
-) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
-    let is_point = source.path.is_point(table);
-    let mut known = None;
-    if is_point {
-        let values = run.evaluate(&source.path.prefix, &[]).await?;
-        let mut key = Vec::new();
-        for (value, column) in values.iter().zip(&source.path.columns) {
-            if value.is_null() {
-                return Ok(None.into_iter().chain(None.into_iter().flatten()));
+    rows: &RowsToChange,
+) -> Result<impl Iterator<Item = Result<(Vec<u8>, Vec<Value>)>> + use<>> {
+    let (mut known, mut found) = (Vec::new(), None);
+    match rows {
+        RowsToChange::Joined(joined) => known = joined_rows(run, joined, table.columns.len()).await?,
+        RowsToChange::Alone(source) if source.path.is_point(table) => {
+            let values = run.evaluate(&source.path.prefix, &[]).await?;
+            if !values.iter().any(Value::is_null) {
+                let mut key = Vec::new();
+                for (value, column) in values.iter().zip(&source.path.columns) {
+                    encode::put_key(&mut key, value, table.columns[*column].of)?;
+                }
+                known.push((key, Vec::new()));
             }
-            encode::put_key(&mut key, value, table.columns[*column].of)?;
         }
-        known = Some(Ok(key));
+        RowsToChange::Alone(source) => found = Some(matching(run, source, None).await?),
     }
-    let found = if is_point { None } else { Some(matching(run, source, None).await?) };
-    Ok(known.into_iter().chain(found.into_iter().flatten()))
+    let found = found.into_iter().flatten().map(|key| Ok((key?, Vec::new())));
+    Ok(known.into_iter().map(Ok).chain(found))
 }

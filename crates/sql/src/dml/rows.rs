@@ -1,6 +1,6 @@
 //! Changes of rows, with the entries of their indexes and what foreign keys need.
 
-use std::rc::Rc;
+use std::{borrow::Cow, rc::Rc};
 
 use plexus_store::RowChange;
 
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     catalog::{Table, number_key},
     error::{Result, SqlError, code},
-    exec::Run,
+    exec::{Run, all_hold},
     expr::{Expr, Inputs},
     types::{Value, encode, text},
 };
@@ -193,20 +193,18 @@ fn newest(
 ) -> Result<Option<Vec<Value>>> {
     let Some(bytes) = bytes else { return Ok(None) };
     let row = encode::read_row(bytes, table.columns.len())?;
-    let whole;
-    let seen = match behind {
-        [] => &row[..],
-        behind => {
-            whole = [&row[..], behind].concat();
-            &whole
-        }
-    };
-    for condition in conditions {
-        if !condition.holds(Inputs { row: seen, ..inputs })? {
-            return Ok(None);
-        }
+    let seen = with_behind(&row, behind);
+    let holds = all_hold(conditions, Inputs { row: &seen, ..inputs })?;
+    drop(seen);
+    Ok(holds.then_some(row))
+}
+
+/// Returns a row with the values behind it.
+fn with_behind<'a>(row: &'a [Value], behind: &[Value]) -> Cow<'a, [Value]> {
+    match behind {
+        [] => Cow::Borrowed(row),
+        behind => Cow::Owned([row, behind].concat()),
     }
-    Ok(Some(row))
 }
 
 /// Removes a row by its key, if it meets the conditions then. Returns its values.
@@ -249,7 +247,7 @@ pub(super) async fn update_row(
     conditions: &[Expr],
     set: &[(usize, Expr)],
     key: Vec<u8>,
-    excluded: Option<&[Value]>,
+    behind: &[Value],
 ) -> Result<Option<Vec<Value>>> {
     let target = &targets.0[at];
     let table = &*target.table;
@@ -258,24 +256,17 @@ pub(super) async fn update_row(
         let mut result: Result<Option<(Vec<Value>, Vec<Value>, bool)>> = Ok(None);
         let mut decide = |bytes: Option<&[u8]>| {
             result = (|| {
-                let Some(bytes) = bytes else { return Ok(None) };
-                let old = encode::read_row(bytes, table.columns.len())?;
-                let seen = match excluded {
-                    None => old.clone(),
-                    Some(excluded) => [&old[..], excluded].concat(),
-                };
+                let found = newest(table, conditions, bytes, behind, inputs)?;
+                let Some(old) = found else { return Ok(None) };
+                let seen = with_behind(&old, behind);
                 let inputs = Inputs { row: &seen, ..inputs };
-                for condition in conditions {
-                    if !condition.holds(inputs)? {
-                        return Ok(None);
-                    }
-                }
                 let mut new = old.clone();
                 for (column, expr) in set {
                     new[*column] = expr.evaluate(inputs)?;
                 }
                 target.complete(&mut new, inputs.context)?;
                 let moves = table.primary_key(&new)?.is_some_and(|new| new != key);
+                drop(seen);
                 Ok(Some((old, new, moves)))
             })();
             match &result {

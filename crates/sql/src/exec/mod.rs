@@ -61,19 +61,20 @@ impl<'a> Run<'a> {
         Inputs { row, parameters: self.parameters, outer: self.outer, context: self.context }
     }
 
+    /// Begins a statement without parameters.
+    pub(crate) fn new(
+        store: &'a Store<Cache>,
+        by: &'a mut Transaction,
+        context: &'a Context,
+        ranges: &'a Ranges,
+        temporary: &'a Arc<FilePath>,
+    ) -> Self {
+        Self { store, by, parameters: &[], outer: &[], context, ranges, temporary, memory: 0, steps: 0 }
+    }
+
     /// Returns the same statement for a query in it that gets these values.
     pub(crate) fn within<'i>(&'i mut self, outer: &'i [Value]) -> Run<'i> {
-        Run {
-            store: self.store,
-            by: self.by,
-            parameters: self.parameters,
-            outer,
-            context: self.context,
-            ranges: self.ranges,
-            temporary: self.temporary,
-            memory: self.memory,
-            steps: self.steps,
-        }
+        Run { by: self.by, outer, ..*self }
     }
 
     /// Evaluates expressions for a row.

@@ -271,7 +271,8 @@ fn translate(call: &Call<'_>) -> Result<Value> {
     ok(call.text(0).chars().filter_map(of).collect::<String>())
 }
 
-/// Replaces `\XXXX`, `\+XXXXXX`, `\uXXXX` and `\UXXXXXXXX` by the characters with these numbers.
+/// Replaces numbers of characters by these: `\` with four hexadecimal digits, `\+` with six, `\u` with
+/// four and `\U` with eight.
 fn unistr(call: &Call<'_>) -> Result<Value> {
     let failed = || SqlError::new(code::SYNTAX_ERROR, "invalid Unicode escape");
     let (mut shown, mut rest) = (String::new(), call.text(0));

@@ -102,18 +102,7 @@ impl Session<'_> {
         };
         let defaults: Vec<_> = (0..table.columns.len()).map(default).collect::<Result<_>>()?;
         self.catalog.find_sequences(&self.store, by, named.sequences.take()).await?;
-        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
-        let mut run = Run {
-            store: &self.store,
-            by,
-            parameters: &[],
-            outer: &[],
-            context,
-            ranges,
-            temporary,
-            memory: 0,
-            steps: 0,
-        };
+        let mut run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
         // The begin of a line whose end has not come yet.
         let mut rest: Vec<u8> = Vec::new();
         let (mut count, mut is_over) = (0u64, false);

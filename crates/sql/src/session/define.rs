@@ -113,18 +113,7 @@ impl Session<'_> {
         }
         self.lock_defined(names, false).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
-        let mut run = Run {
-            store: &self.store,
-            by,
-            parameters: &[],
-            outer: &[],
-            context,
-            ranges,
-            temporary,
-            memory: 0,
-            steps: 0,
-        };
+        let mut run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
         let (place, first) = (self.catalog.place().clone(), &self.first);
         let owner: Vec<String> = alter.owner.iter().map(folded).collect();
         Roles { run: &mut run, place: &place, first }.check_all(&owner).await?;
@@ -275,18 +264,7 @@ impl Session<'_> {
             _ => None,
         };
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
-        let mut run = Run {
-            store: &self.store,
-            by,
-            parameters: &[],
-            outer: &[],
-            context,
-            ranges,
-            temporary,
-            memory: 0,
-            steps: 0,
-        };
+        let mut run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
         let (place, first) = (self.catalog.place().clone(), &self.first);
         macro_rules! roles {
             ($run:ident) => {

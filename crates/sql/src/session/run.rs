@@ -221,13 +221,12 @@ fn explain(plan: &PlanKind) -> Vec<String> {
         PlanKind::Select(query) => explain_query(query, 0, &mut lines),
         PlanKind::Change(change) => match &change.kind {
             ChangeKind::Insert { .. } => lines.push(format!("Insert on {}", change.table.name)),
-            ChangeKind::Update { source, .. } => {
-                lines.push(format!("Update on {}", change.table.name));
-                explain_source(source, false, 0, &mut lines);
-            }
-            ChangeKind::Delete { source, .. } => {
-                lines.push(format!("Delete on {}", change.table.name));
-                explain_source(source, false, 0, &mut lines);
+            ChangeKind::Update { rows, .. } | ChangeKind::Delete { rows } => {
+                let word = if matches!(change.kind, ChangeKind::Delete { .. }) { "Delete" } else { "Update" };
+                lines.push(format!("{word} on {}", change.table.name));
+                for (at, source) in rows.sources().iter().enumerate() {
+                    explain_source(source, at > 0, at, &mut lines);
+                }
             }
         },
         PlanKind::Declare(_) | PlanKind::Explain(_) | PlanKind::Other(_) => {}
@@ -388,18 +387,8 @@ impl Session<'_> {
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
         // So a change of one row holds no snapshot while it waits for another transaction.
         by.begin_statement();
-        let (context, ranges, temporary) = (&self.context, &*self.ranges, &self.temporary);
-        Ok(Run {
-            store: &self.store,
-            by,
-            parameters,
-            outer: &[],
-            context,
-            ranges,
-            temporary,
-            memory: 0,
-            steps: 0,
-        })
+        let run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
+        Ok(Run { parameters, ..run })
     }
 
     /// Cleans tables: rows and pages go that no snapshot shows.

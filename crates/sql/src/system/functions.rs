@@ -261,7 +261,7 @@ fn serial_sequence(call: &Call<'_>) -> Result<Value> {
     }))
 }
 
-/// Returns the rights to an object that nobody has changed.
+/// Returns the rights to an object before any statement has changed them.
 fn acl_default(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let owner = call.int(1);
