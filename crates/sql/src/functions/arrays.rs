@@ -1,11 +1,13 @@
 //! Functions of arrays (chapter 9.19 of PostgreSQL's manual).
 
 use super::{
-    ANYARRAY, ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYELEMENT, Call, Function, INT4, INT4S, TEXT, function, ok,
-    printed,
+    ANYARRAY, ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYELEMENT, Call, Function, INT4, INT4S, MOST_ELEMENTS,
+    TEXT, array_too_large, function, join, ok, printed,
 };
 use crate::{
     error::{Result, SqlError, code},
+    exec::MOST_MEMORY,
+    spool::bytes_of,
     types::{
         Type, Value,
         array::{Array, MOST_DIMENSIONS, append, concatenate, prepend},
@@ -51,9 +53,6 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("cardinality", &[ANYARRAY], INT4, |call| ok(call.array(0).values.len() as i64)),
     function("trim_array", &[ANYARRAY, INT4], ANYARRAY, trim_array),
 ];
-
-/// The most elements that a function makes.
-const MOST_ELEMENTS: usize = 8 << 20;
 
 /// Returns a fact about a dimension, NULL if there is none.
 fn bound(call: &Call<'_>, fact: fn((usize, i32)) -> i64) -> Result<Value> {
@@ -110,10 +109,12 @@ fn array_fill(call: &Call<'_>) -> Result<Value> {
     }
     let mut size = 1usize;
     for (count, first) in counts.iter().zip(&firsts) {
-        let too_large = || SqlError::new(code::PROGRAM_LIMIT, "array size exceeds the maximum allowed");
-        let count = usize::try_from(*count).map_err(|_| too_large())?;
-        size = size.checked_mul(count).filter(|size| *size <= MOST_ELEMENTS).ok_or_else(too_large)?;
-        i32::try_from(count).ok().and_then(|count| first.checked_add(count)).ok_or_else(too_large)?;
+        let count = usize::try_from(*count).map_err(|_| array_too_large())?;
+        size = size.checked_mul(count).filter(|size| *size <= MOST_ELEMENTS).ok_or_else(array_too_large)?;
+        i32::try_from(count).ok().and_then(|count| first.checked_add(count)).ok_or_else(array_too_large)?;
+    }
+    if size * bytes_of(&call.values[..1]) > MOST_MEMORY {
+        return Err(array_too_large());
     }
     if counts.is_empty() || size == 0 {
         return ok(Array::default());
@@ -197,7 +198,7 @@ fn array_to_string(call: &Call<'_>) -> Result<Value> {
     let element = call.types[0].element().unwrap_or(Type::Text);
     let null = (!call.is_null(2)).then(|| call.text(2).to_owned());
     let shown = |value: &Value| if value.is_null() { null.clone() } else { Some(printed(value, element)) };
-    ok(call.array(0).values.iter().filter_map(shown).collect::<Vec<_>>().join(call.text(1)))
+    join(call.array(0).values.iter().filter_map(shown), call.text(1))
 }
 
 fn trim_array(call: &Call<'_>) -> Result<Value> {

@@ -379,8 +379,28 @@ pub(crate) fn printed(value: &Value, of: Type) -> String {
 /// The most bytes of a result.
 pub(crate) const MOST_BYTES: usize = 64 << 20;
 
+/// The most elements of an array that a function makes.
+const MOST_ELEMENTS: usize = 8 << 20;
+
 pub(crate) fn too_long() -> SqlError {
     SqlError::new(code::PROGRAM_LIMIT, "requested length too large")
+}
+
+fn array_too_large() -> SqlError {
+    SqlError::new(code::PROGRAM_LIMIT, "array size exceeds the maximum allowed")
+}
+
+/// Returns texts with a separator between them, unless they are too long.
+fn join(parts: impl Iterator<Item = String>, separator: &str) -> Result<Value> {
+    let mut all = String::new();
+    for (at, part) in parts.enumerate() {
+        all.push_str(if at == 0 { "" } else { separator });
+        all.push_str(&part);
+        if all.len() > MOST_BYTES {
+            return Err(too_long());
+        }
+    }
+    ok(all)
 }
 
 pub(crate) fn invalid_parameter(message: impl Into<String>) -> SqlError {

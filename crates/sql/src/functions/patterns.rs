@@ -8,7 +8,7 @@ use fancy_regex::{Captures, Regex, RegexBuilder};
 
 use super::{BOOL, Call, Function, INT4, MOST_BYTES, TEXT, TEXTS, function, invalid_parameter, ok, too_long};
 use crate::{
-    error::{Result, SqlError},
+    error::{Result, SqlError, code},
     types::Value,
 };
 
@@ -319,6 +319,9 @@ fn put_escape(
     Ok(())
 }
 
+/// The most matches of a regular expression that are kept.
+const MOST_MATCHES: usize = 1 << 20;
+
 /// Returns matches from a byte on, at most so many.
 fn found<'t>(regex: &Regex, text: &'t str, from: usize, most: usize) -> Result<Vec<Captures<'t>>> {
     let mut all: Vec<Captures<'t>> = Vec::new();
@@ -331,6 +334,9 @@ fn found<'t>(regex: &Regex, text: &'t str, from: usize, most: usize) -> Result<V
             at += text[at..].chars().next().map_or(1, char::len_utf8);
         }
         all.push(one);
+        if all.len() > MOST_MATCHES {
+            return Err(SqlError::new(code::PROGRAM_LIMIT, "too many regular expression matches"));
+        }
     }
     Ok(all)
 }

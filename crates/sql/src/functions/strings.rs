@@ -1,8 +1,10 @@
 //! Functions of texts (chapter 9.4 of PostgreSQL's manual).
 
+use std::{collections::HashMap, iter};
+
 use super::{
-    ANY, ANYELEMENT, BOOL, Call, Function, INT4, INT8, MOST_BYTES, TEXT, TEXTS, function, invalid_parameter,
-    names, ok, printed, too_long,
+    ANY, ANYELEMENT, BOOL, Call, Function, INT4, INT8, MOST_BYTES, MOST_ELEMENTS, TEXT, TEXTS,
+    array_too_large, function, invalid_parameter, join, names, ok, printed, too_long,
 };
 use crate::{
     error::{Result, SqlError, code},
@@ -111,7 +113,7 @@ fn concat(call: &Call<'_>) -> Result<Value> {
         return Ok(Value::Null);
     }
     let shown = call.rest(0).filter(|(value, _)| !value.is_null()).map(|(value, of)| printed(value, of));
-    ok(shown.collect::<String>())
+    join(shown, "")
 }
 
 fn concat_ws(call: &Call<'_>) -> Result<Value> {
@@ -119,7 +121,7 @@ fn concat_ws(call: &Call<'_>) -> Result<Value> {
         return Ok(Value::Null);
     }
     let shown = call.rest(1).filter(|(value, _)| !value.is_null()).map(|(value, of)| printed(value, of));
-    ok(shown.collect::<Vec<_>>().join(call.text(0)))
+    join(shown, call.text(0))
 }
 
 fn initcap(call: &Call<'_>) -> Result<Value> {
@@ -234,12 +236,16 @@ fn string_to_array(call: &Call<'_>) -> Result<Value> {
         return Ok(Value::Null);
     }
     let text = call.text(0);
+    let most = MOST_ELEMENTS + 1;
     let parts: Vec<String> = match call.text(1) {
         _ if text.is_empty() => Vec::new(),
-        _ if call.is_null(1) => text.chars().map(String::from).collect(),
+        _ if call.is_null(1) => text.chars().take(most).map(String::from).collect(),
         "" => vec![text.to_owned()],
-        by => text.split(by).map(str::to_owned).collect(),
+        by => text.split(by).take(most).map(str::to_owned).collect(),
     };
+    if parts.len() == most {
+        return Err(array_too_large());
+    }
     let is_null = |part: &str| call.count() > 2 && !call.is_null(2) && part == call.text(2);
     let values = parts.into_iter().map(|part| if is_null(&part) { Value::Null } else { part.into() });
     ok(values.collect::<Vec<Value>>())
@@ -264,15 +270,17 @@ fn substring(call: &Call<'_>) -> Result<Value> {
 
 fn translate(call: &Call<'_>) -> Result<Value> {
     let (from, to) = (call.text(1), call.text(2));
-    let of = |char: char| match from.chars().position(|one| one == char) {
-        None => Some(char),
-        Some(at) => to.chars().nth(at),
-    };
+    let mut known = HashMap::new();
+    let to = to.chars().map(Some).chain(iter::repeat(None));
+    from.chars().zip(to).for_each(|(char, to)| {
+        known.entry(char).or_insert(to);
+    });
+    let of = |char: char| known.get(&char).copied().unwrap_or(Some(char));
     ok(call.text(0).chars().filter_map(of).collect::<String>())
 }
 
-/// Replaces numbers of characters by these: `\` with four hexadecimal digits, `\+` with six, `\u` with
-/// four and `\U` with eight.
+/// Replaces numbers of characters by these: `\` with four hexadecimal digits, `\+` with six, `\u`
+/// with four and `\U` with eight.
 fn unistr(call: &Call<'_>) -> Result<Value> {
     let failed = || SqlError::new(code::SYNTAX_ERROR, "invalid Unicode escape");
     let (mut shown, mut rest) = (String::new(), call.text(0));

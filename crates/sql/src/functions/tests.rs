@@ -12,8 +12,8 @@ fn documentation() -> String {
     let mut text = String::from(
         "# Functions of SQL\n\n\
          The functions that SQL has, in the chapters of PostgreSQL's manual. They take the same arguments\n\
-         and give the same results as there. Others are refused with SQLSTATE 42883. COALESCE, NULLIF,\n\
-         GREATEST and LEAST are expressions; aggregates stand in [sql.md](sql.md).\n\n\
+         as there; known differences stand in [sql.md](sql.md). Others are refused with SQLSTATE 42883.\n\
+         COALESCE, NULLIF, GREATEST and LEAST are expressions; aggregates stand in sql.md, too.\n\n\
          This list is made from the table in `crates/sql/src/functions`.\n",
     );
     let sets = sets::FUNCTIONS.iter().map(|function| function.name).collect();

@@ -3,7 +3,7 @@
 use crate::{
     error::{Result, SqlError, code},
     expr,
-    functions::{patterns, precise},
+    functions::{MOST_BYTES, patterns, precise, too_long},
     types::{Type, Value, numeric::Numeric},
 };
 
@@ -74,6 +74,7 @@ pub(super) fn absolute(all: &[Value], of: Type) -> Result<Value> {
 
 pub(super) fn join_bytes(all: &[Value]) -> Result<Value> {
     match all {
+        [Value::Bytes(one), Value::Bytes(other)] if one.len() + other.len() > MOST_BYTES => Err(too_long()),
         [Value::Bytes(one), Value::Bytes(other)] => Ok(Value::Bytes([&one[..], other].concat())),
         _ => Ok(Value::Null),
     }

@@ -117,7 +117,9 @@ fn limit(call: &Call<'_>, wanted: Limit) -> Result<Value> {
     let is_numeric = matches!(of, Type::Numeric(_));
     let found = match wanted {
         Limit::Characters => characters,
-        Limit::Bytes if is_limited || of == Type::Text => Some(characters.map_or(1 << 30, |count| count * 4)),
+        Limit::Bytes if is_limited || of == Type::Text => {
+            Some(characters.map_or(1 << 30, |count| count.saturating_mul(4)))
+        }
         Limit::Digits => match of {
             Type::Int2 => Some(16),
             Type::Int4 => Some(32),

@@ -275,7 +275,7 @@ fn written_out(mantissa: &str, exponent: &str) -> Result<String> {
     let (sign, unsigned) = mantissa.strip_prefix('-').map_or(("", mantissa), |unsigned| ("-", unsigned));
     let exponent: i64 = if exponent.is_empty() { 0 } else { exponent.parse().map_err(|_| too_long())? };
     let (whole, part) = unsigned.split_once('.').unwrap_or((unsigned, ""));
-    let point = whole.len() as i64 + exponent;
+    let point = exponent.checked_add(whole.len() as i64).ok_or_else(too_long)?;
     if point.unsigned_abs() > MOST_DIGITS as u64 || whole.len() + part.len() > MOST_DIGITS {
         return Err(too_long());
     }
