@@ -5,7 +5,7 @@ use sqlparser::ast;
 use super::Definer;
 use crate::{
     bind::select::refuse,
-    catalog::{Entry, Grant, PUBLIC, Privilege, Relation, Table, View, undefined, undefined_schema},
+    catalog::{Entry, Grant, PUBLIC, Privilege, Relation, Schema, Table, View, undefined, undefined_schema},
     error::{Result, SqlError, code},
     parse::{folded, relation, simple},
     sequences::Sequence,
@@ -30,11 +30,12 @@ struct Change {
     privileges: Option<Vec<Privilege>>,
     /// The roles; `None`: all.
     roles: Vec<Option<String>>,
-    by: String,
     can_grant: bool,
     is_grant: bool,
     /// Only the right to give rights is taken back.
     is_option: bool,
+    /// Rights that others gave with one that is taken back go, too.
+    cascades: bool,
 }
 
 fn privilege(action: &ast::Action) -> Result<Privilege> {
@@ -88,12 +89,18 @@ impl Change {
             _ => Err(SqlError::unsupported(format!("the role {grantee}"))),
         };
         let roles = grantees.iter().map(role).collect::<Result<Vec<_>>>()?;
-        let by = by.to_owned();
-        Ok(Self { privileges, roles, by, can_grant, is_grant, is_option: false })
+        Ok(Self { privileges, roles, can_grant, is_grant, is_option: false, cascades: false })
     }
 
-    /// Changes the rights to an object, of which these are possible.
-    fn apply(&self, grants: &mut Vec<Grant>, possible: &[Privilege], kind: &str) -> Result<()> {
+    /// Changes the rights to an object of an owner, of which these are possible. Another role gives
+    /// those that it got; who has the rights of the owner acts as the owner.
+    fn apply(
+        &self,
+        (grants, owner): (&mut Vec<Grant>, &str),
+        giver: &str,
+        possible: &[Privilege],
+        kind: &str,
+    ) -> Result<()> {
         let privileges = self.privileges.as_deref().unwrap_or(possible);
         for privilege in privileges {
             if !possible.contains(privilege) {
@@ -102,24 +109,50 @@ impl Change {
                 return Err(SqlError::new("0LP01", message));
             }
             for role in &self.roles {
-                let is_it = |grant: &Grant| {
-                    grant.privilege == *privilege && grant.role == *role && grant.by == self.by
-                };
+                let is_it =
+                    |grant: &Grant| grant.privilege == *privilege && grant.role == *role && grant.by == giver;
                 match (self.is_grant, grants.iter_mut().find(|grant| is_it(grant))) {
                     (true, Some(known)) => known.can_grant |= self.can_grant,
                     (true, None) => grants.push(Grant {
                         role: role.clone(),
                         privilege: *privilege,
                         can_grant: self.can_grant,
-                        by: self.by.clone(),
+                        by: giver.to_owned(),
                     }),
                     (false, Some(known)) if self.is_option => known.can_grant = false,
                     (false, _) => grants.retain(|grant| !is_it(grant)),
                 }
             }
         }
-        Ok(())
+        // Rights that were given with one that is gone.
+        loop {
+            let may_give = |given: &Grant| {
+                let is_source = |grant: &Grant| {
+                    grant.can_grant
+                        && grant.privilege == given.privilege
+                        && grant.role.as_ref() == Some(&given.by)
+                };
+                given.by == owner || grants.iter().any(is_source)
+            };
+            let kept: Vec<Grant> = grants.iter().filter(|given| may_give(given)).cloned().collect();
+            if kept.len() == grants.len() {
+                return Ok(());
+            }
+            if !self.cascades {
+                let error = SqlError::new("2BP01", "dependent privileges exist");
+                return Err(error.with_hint("Use CASCADE to revoke them too."));
+            }
+            *grants = kept;
+        }
     }
+}
+
+/// Gives an object another owner, who has given what the one before gave.
+pub(super) fn change_owner(owner: &mut String, grants: &mut [Grant], new: &str) {
+    for grant in grants.iter_mut().filter(|grant| grant.by == *owner) {
+        grant.by = new.to_owned();
+    }
+    *owner = new.to_owned();
 }
 
 /// Runs GRANT for the role of the session.
@@ -137,6 +170,7 @@ pub(crate) async fn revoke(define: &mut Definer<'_, '_>, revoke: &ast::Revoke) -
     let by = define.catalog.place().role.clone();
     let mut change = Change::of(&revoke.privileges, &revoke.grantees, &by, false, false)?;
     change.is_option = revoke.grant_option_for;
+    change.cascades = revoke.cascade == Some(ast::CascadeOption::Cascade);
     define.change_rights(change, revoke.objects.as_ref()).await
 }
 
@@ -182,8 +216,9 @@ impl Definer<'_, '_> {
                     let (store, by) = (self.run.store, &mut *self.run.by);
                     let schema = self.catalog.schema(store, by, &name).await?;
                     let mut schema = schema.ok_or_else(|| undefined_schema(&name))?;
-                    self.check_right(&schema.owner, &schema.grants, &change, SCHEMA, "schema", &name)?;
-                    change.apply(&mut schema.grants, SCHEMA, "schema")?;
+                    let Schema { owner, grants, .. } = &mut schema;
+                    let giver = self.giver(owner, grants, &change, SCHEMA, "schema", &name)?;
+                    change.apply((grants, owner), &giver, SCHEMA, "schema")?;
                     let (store, by) = (self.run.store, &mut *self.run.by);
                     self.catalog.change_schema(store, by, &name, Some(&schema)).await?;
                 }
@@ -194,8 +229,10 @@ impl Definer<'_, '_> {
         }
     }
 
-    /// Refuses a change of rights by a role that cannot give them.
-    fn check_right(
+    /// Returns the role that gives rights or takes them back: the owner, for all who have its
+    /// rights.
+    /// Refuses one that cannot do this.
+    fn giver(
         &self,
         owner: &str,
         grants: &[Grant],
@@ -203,16 +240,19 @@ impl Definer<'_, '_> {
         possible: &[Privilege],
         kind: &str,
         name: &str,
-    ) -> Result<()> {
+    ) -> Result<String> {
         let place = self.catalog.place();
+        if place.is(owner) {
+            return Ok(owner.to_owned());
+        }
         let may = |privilege: &Privilege| {
             let is_given = |grant: &Grant| {
                 grant.can_grant && grant.privilege == *privilege && grant.role.as_ref() == Some(&place.role)
             };
             grants.iter().any(is_given)
         };
-        if place.is(owner) || change.privileges.as_deref().unwrap_or(possible).iter().all(may) {
-            return Ok(());
+        if change.privileges.as_deref().unwrap_or(possible).iter().all(may) {
+            return Ok(place.role.clone());
         }
         Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, format!("permission denied for {kind} {name}")))
     }
@@ -223,22 +263,22 @@ impl Definer<'_, '_> {
         let (place, found) = found.ok_or_else(|| undefined(name))?;
         let entry = match found {
             Relation::Table(table) if !is_sequence => {
-                self.check_right(&table.owner, &table.grants, change, TABLE, "table", &table.name)?;
+                let giver = self.giver(&table.owner, &table.grants, change, TABLE, "table", &table.name)?;
                 let mut new = (*table).clone();
-                change.apply(&mut new.grants, TABLE, "relation")?;
+                change.apply((&mut new.grants, &table.owner), &giver, TABLE, "relation")?;
                 return self.change(Some(&table), Some(&new)).await;
             }
             Relation::View(view) if !is_sequence => {
-                self.check_right(&view.owner, &view.grants, change, TABLE, "view", &view.name)?;
+                let giver = self.giver(&view.owner, &view.grants, change, TABLE, "view", &view.name)?;
                 let mut new = (*view).clone();
-                change.apply(&mut new.grants, TABLE, "relation")?;
+                change.apply((&mut new.grants, &view.owner), &giver, TABLE, "relation")?;
                 Entry::View(new)
             }
             Relation::Sequence(sequence) => {
                 let Sequence { owner, grants, name, .. } = &*sequence;
-                self.check_right(owner, grants, change, SEQUENCE, "sequence", name)?;
+                let giver = self.giver(owner, grants, change, SEQUENCE, "sequence", name)?;
                 let mut new = (*sequence).clone();
-                change.apply(&mut new.grants, SEQUENCE, "sequence")?;
+                change.apply((&mut new.grants, owner), &giver, SEQUENCE, "sequence")?;
                 Entry::Sequence(new)
             }
             _ => {

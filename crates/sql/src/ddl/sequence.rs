@@ -2,9 +2,9 @@
 
 use sqlparser::ast;
 
-use super::{Definer, exists, needed};
+use super::{Definer, exists, grant::change_owner, needed};
 use crate::{
-    bind,
+    bind::{self, select::refuse},
     catalog::{Catalog, Column, Entry, RelationName, Table, duplicate, shown, undefined},
     error::{Result, SqlError, code},
     exec::Run,
@@ -346,6 +346,17 @@ impl Definer<'_, '_> {
         self.change(Some(&table), Some(&new)).await
     }
 
+    /// Gives the sequences that belong to the columns of a table to another role.
+    pub(super) async fn own_sequences_to(&mut self, table: &Table, owner: &str) -> Result<()> {
+        let keys: Vec<_> = table.columns.iter().filter_map(|column| column.own_sequence.clone()).collect();
+        let all = self.catalog.relations(self.run.store, self.run.by).await?.sequences;
+        for mut sequence in all.into_iter().filter(|sequence| keys.contains(&sequence.relation().key())) {
+            change_owner(&mut sequence.owner, &mut sequence.grants, owner);
+            self.put_sequence(&sequence.relation(), &sequence).await?;
+        }
+        Ok(())
+    }
+
     /// Renames a sequence. Columns that draw from it name it as it is then.
     pub(super) async fn rename_sequence(&mut self, sequence: &Sequence, new: String) -> Result<()> {
         let (old, new) = (sequence.relation(), RelationName::new(&sequence.schema, new));
@@ -365,11 +376,14 @@ impl Definer<'_, '_> {
                 let Some(at) = column.sequences.iter().position(|name| *name == old.key()) else { continue };
                 column.sequences[at] = new.key();
                 let literal = |name: &RelationName| name.quoted().replace('\'', "''");
-                let plain = format!("'{}'", old.name.replace('\'', "''"));
-                column.default = column.default.take().map(|text| {
-                    let text = text.replace(&format!("'{}'", literal(&old)), &format!("'{}'", literal(&new)));
-                    text.replace(&plain, &format!("'{}'", literal(&new)))
-                });
+                let mut forms =
+                    vec![format!("'{}'", literal(&old)), format!("'{}'", old.name.replace('\'', "''"))];
+                forms.dedup();
+                let text = column.default.take().unwrap_or_default();
+                let places: usize = forms.iter().map(|form| text.matches(form.as_str()).count()).sum();
+                refuse(places != 1, "RENAME of a sequence that a default names in this way")?;
+                let quoted = format!("'{}'", literal(&new));
+                column.default = Some(forms.iter().fold(text, |text, form| text.replace(form, &quoted)));
             }
             if renamed != table {
                 self.change(Some(&table), Some(&renamed)).await?;

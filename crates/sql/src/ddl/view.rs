@@ -67,7 +67,7 @@ pub(crate) async fn create_view(
         schema: place.schema.clone(),
         name: place.name.clone(),
         owner: define.catalog.place().role.clone(),
-        text: create.query.to_string(),
+        text: with_names(&create.query, columns).to_string(),
         path: define.catalog.path().to_vec(),
         columns: named,
         uses,
@@ -83,6 +83,22 @@ pub(crate) async fn create_view(
     }
     let (store, by) = (define.run.store, &mut *define.run.by);
     define.catalog.change_entry(store, by, &place, Some(&Entry::View(view))).await
+}
+
+/// Returns the query of a view with the names of its columns for `*`: columns that come later are
+/// not its own.
+fn with_names(query: &ast::Query, columns: &[ResultColumn]) -> ast::Query {
+    let mut query = query.clone();
+    let is_unique = |column: &ResultColumn| columns.iter().filter(|one| one.name == column.name).count() == 1;
+    if let ast::SetExpr::Select(select) = &mut *query.body
+        && let [ast::SelectItem::Wildcard(_)] = &select.projection[..]
+        && columns.iter().all(is_unique)
+    {
+        let names = columns.iter().map(|column| ast::Ident::with_quote('"', &column.name));
+        select.projection =
+            names.map(|name| ast::SelectItem::UnnamedExpr(ast::Expr::Identifier(name))).collect();
+    }
+    query
 }
 
 /// Checks that a view keeps its columns.

@@ -156,6 +156,11 @@ impl Target {
         Ok(Self { table, generated, checks, indexes, references: Vec::new(), referenced_by: Vec::new() })
     }
 
+    /// Returns the text of its expressions, for comparisons.
+    pub(crate) fn rules(&self) -> String {
+        format!("{:?} {:?} {:?}", self.generated, self.checks, self.indexes)
+    }
+
     /// Returns true if its rows have to do with those of other tables.
     pub(super) fn has_references(&self) -> bool {
         !self.references.is_empty() || !self.referenced_by.is_empty()

@@ -7,7 +7,7 @@ use super::{
     function, invalid_parameter, ok, precise,
 };
 use crate::{
-    catalog::Grant,
+    catalog::{Grant, Schema, SessionPlace, undefined_schema},
     error::{Result, SqlError, code},
     system,
     types::{Type, Value, numeric::Numeric, time},
@@ -60,9 +60,9 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("has_function_privilege", &[OID, TEXT], BOOL, |call| right(call, &["EXECUTE"], "")).stable(),
     function("has_function_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["EXECUTE"], "")).stable(),
     function("has_language_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["USAGE"], "")).stable(),
-    function("has_schema_privilege", &[NAME, TEXT, TEXT], BOOL, |call| right(call, SCHEMA, "")).stable(),
-    function("has_schema_privilege", &[OID, TEXT], BOOL, |call| right(call, SCHEMA, "")).stable(),
-    function("has_schema_privilege", &[TEXT, TEXT], BOOL, |call| right(call, SCHEMA, "")).stable(),
+    function("has_schema_privilege", &[NAME, TEXT, TEXT], BOOL, schema_right).stable(),
+    function("has_schema_privilege", &[OID, TEXT], BOOL, schema_right).stable(),
+    function("has_schema_privilege", &[TEXT, TEXT], BOOL, schema_right).stable(),
     function("has_sequence_privilege", &[TEXT, TEXT], BOOL, |call| table_right(call, SEQUENCE)).stable(),
     function("has_table_privilege", &[NAME, TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
     function("has_table_privilege", &[OID, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
@@ -163,14 +163,35 @@ fn table_right(call: &Call<'_>, known: &[&str]) -> Result<Value> {
         }
     };
     let Some(relation) = oid.and_then(|oid| definitions.relation(oid)) else { return Ok(Value::Null) };
-    if relation.owner().is_none_or(|owner| place.is(owner)) {
-        return ok(true);
-    }
-    let is_given = |grant: &Grant| {
+    ok(relation.owner().is_none_or(|owner| place.is(owner)) || is_given(relation.grants(), place, &asked))
+}
+
+fn is_given(grants: &[Grant], place: &SessionPlace, asked: &[String]) -> bool {
+    let is_it = |grant: &Grant| {
         let is_own = grant.role.as_ref().is_none_or(|role| *role == place.role);
         is_own && asked.iter().any(|asked| format!("{:?}", grant.privilege).eq_ignore_ascii_case(asked))
     };
-    ok(relation.grants().iter().any(is_given))
+    grants.iter().any(is_it)
+}
+
+/// Returns whether the role has a privilege on a schema; all roles have those of `public`.
+fn schema_right(call: &Call<'_>) -> Result<Value> {
+    let is_named = call.count() > 2;
+    check_role(call, is_named)?;
+    let asked = privileges(call.text(call.count() - 1), SCHEMA)?;
+    let definitions = call.context.definitions.get()?;
+    let place = &call.context.place;
+    let found = match &call.values[usize::from(is_named)] {
+        Value::Int(oid) => definitions.schemas.iter().find(|schema| i64::from(schema.oid) == *oid),
+        _ => {
+            let name = call.text(usize::from(is_named));
+            let found = definitions.schemas.iter().find(|schema| schema.name == name);
+            Some(found.ok_or_else(|| undefined_schema(name))?)
+        }
+    };
+    let Some(schema) = found else { return Ok(Value::Null) };
+    let has = |schema: &Schema| place.is(&schema.owner) || is_given(&schema.grants, place, &asked);
+    ok(schema.of.as_ref().is_none_or(has))
 }
 
 const UNITS: &[(&str, u32)] = &[("bytes", 0), ("kB", 10), ("MB", 20), ("GB", 30), ("TB", 40), ("PB", 50)];

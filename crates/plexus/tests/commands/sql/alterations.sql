@@ -137,3 +137,58 @@ create table r (id int primary key, p int references p);
 insert into r values (1, 1);
 rollback;
 select * from r;
+-- A view of all columns keeps its columns; texts of expressions keep their quotes.
+create table vt (a int primary key, b text check (b <> 'it''s "a"'));
+create view va as select * from vt;
+alter table vt add column c int default 5;
+insert into vt values (1, 'x', 3);
+select * from va;
+insert into vt values (2, 'it''s "a"', 3);
+drop view va;
+alter table vt rename b to "b""c";
+insert into vt values (2, 'it''s "a"', 3);
+insert into vt values (2, 'a', 3) returning *;
+-- A sequence that has a new name is still that of its columns.
+create sequence vs;
+create table vu (id int default nextval('vs'), x text default 'vs');
+alter sequence vs rename to vs2;
+insert into vu (x) values (default) returning *;
+-- Rights that others were given depend on the right to give them.
+create role giver_a login;
+create role giver_b login;
+grant select on vt to giver_a with grant option;
+\c - giver_a
+\set VERBOSITY sqlstate
+grant select on vt to giver_b;
+\c - giver_b
+\set VERBOSITY sqlstate
+select count(*) from vt;
+select count(*) from vt for update;
+\c - tester
+\set VERBOSITY sqlstate
+revoke select on vt from giver_a;
+revoke grant option for select on vt from giver_a;
+revoke select on vt from giver_a cascade;
+\c - giver_b
+\set VERBOSITY sqlstate
+select count(*) from vt;
+\c - tester
+\set VERBOSITY sqlstate
+begin;
+savepoint a;
+declare cc cursor for select generate_series(1, 5);
+release savepoint a;
+fetch 2 from cc;
+commit;
+begin;
+savepoint a;
+savepoint b;
+declare cc cursor for select 1;
+release savepoint b;
+rollback to a;
+fetch 1 from cc;
+rollback;
+declare hh cursor with hold for select 7;
+fetch 1 from hh;
+discard all;
+fetch 1 from hh;

@@ -374,7 +374,7 @@ create table gsch.mine (a int);
 grant select, insert on gt to gbob;
 grant usage on sequence gs to gbob;
 grant usage on schema gsch to gbob;
-grant select on gt to nobody_there;
+grant select on gt to no_such_role;
 grant usage on gt to gbob;
 \c - gbob
 select * from gt;

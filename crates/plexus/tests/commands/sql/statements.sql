@@ -230,7 +230,7 @@ create role reader;
 create role reader;
 create role writer login password 'secret' createdb;
 alter role writer nocreatedb;
-alter role nobody_there password 'x';
+alter role no_such_role password 'x';
 create user guest;
 drop role reader, guest;
 drop role reader;

@@ -1,10 +1,10 @@
 //! Columns that come, go and change.
 
-use sqlparser::ast;
+use sqlparser::{ast, keywords::Keyword, tokenizer::Token};
 
 use super::{super::Definer, kept};
 use crate::{
-    bind::{self, Parameters, Scope, assign, from::scope_of},
+    bind::{self, Parameters, Scope, assign, from::scope_of, select::refuse},
     catalog::{ForeignKey, Identity, IndexPart, RelationName, Table},
     ddl::{
         constraint::{check_key_type, check_types},
@@ -26,6 +26,22 @@ pub(super) fn names(text: &str, name: &str) -> bool {
     super::rename::words(text).is_some_and(|words| words.iter().any(|word| word == name))
 }
 
+/// Returns whether a text of SQL has `*` for all columns.
+pub(super) fn shows_all(text: &str) -> bool {
+    let tokens = super::rename::tokens(text).unwrap_or_default();
+    let mut before = None;
+    tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).any(|token| {
+        let is_begin = match before.replace(token) {
+            Some(Token::Comma | Token::Period) => true,
+            Some(Token::Word(word)) => {
+                matches!(word.keyword, Keyword::SELECT | Keyword::DISTINCT | Keyword::ALL)
+            }
+            _ => false,
+        };
+        is_begin && *token == Token::Mul
+    })
+}
+
 impl Definer<'_, '_> {
     pub(super) async fn add_column(
         &mut self,
@@ -42,6 +58,11 @@ impl Definer<'_, '_> {
             self.notices.push(format!("{message}, skipping"));
             return Ok(());
         }
+        let views = self.views_of(&table.relation()).await?;
+        refuse(
+            views.iter().any(|view| shows_all(&view.text)),
+            "ADD COLUMN to a table of which a view shows all columns (*)",
+        )?;
         let mut constraints = Vec::new();
         let made = self.column(&table.relation(), column, &mut constraints).await?;
         let mut new = table.clone();

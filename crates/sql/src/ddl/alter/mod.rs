@@ -10,6 +10,7 @@ use sqlparser::ast;
 use super::{
     Definer,
     constraint::{NewConstraint, add_check, add_primary, columns_of},
+    grant::change_owner,
     index::add_unique,
 };
 use crate::{
@@ -73,7 +74,9 @@ pub(crate) async fn alter_index(
     let (store, by) = (define.run.store, &mut *define.run.by);
     let found = define.catalog.table_of_index(store, by, &name).await?;
     let (table, index) = found.ok_or_else(|| undefined(&name))?;
-    define.rename_index(&table, &index, relation(index_name)?).await
+    let new = relation(index_name)?;
+    refuse(new.contains('\0'), "RENAME to a name with a schema")?;
+    define.rename_index(&table, &index, new).await
 }
 
 impl Definer<'_, '_> {
@@ -121,11 +124,13 @@ impl Definer<'_, '_> {
                 self.alter_column(table, column, op).await
             }
             O::OwnerTo { new_owner } => {
-                let mut new = (**table).clone();
-                new.owner = match new_owner {
+                let owner = match new_owner {
                     ast::Owner::Ident(name) => folded(name),
                     _ => self.catalog.place().role.clone(),
                 };
+                self.own_sequences_to(table, &owner).await?;
+                let mut new = (**table).clone();
+                change_owner(&mut new.owner, &mut new.grants, &owner);
                 self.change(Some(table), Some(&new)).await
             }
             O::ValidateConstraint { name } => match super::constraint::has_constraint(table, &folded(name)) {

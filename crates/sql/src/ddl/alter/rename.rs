@@ -1,6 +1,8 @@
 //! New names for tables, columns, constraints and indexes. Texts of expressions follow; those of
 //! views do not, so what a view names keeps its name.
 
+use std::rc::Rc;
+
 use sqlparser::{
     dialect::PostgreSqlDialect,
     tokenizer::{Token, Tokenizer},
@@ -8,16 +10,18 @@ use sqlparser::{
 
 use super::{
     super::{Definer, constraint::has_constraint},
-    column::names,
+    column::{names, shows_all},
 };
 use crate::{
     bind::select::refuse,
     catalog::{IndexPart, RelationName, Table, duplicate},
+    dml::target::Target,
     error::{Result, SqlError, code},
 };
 
-fn tokens(text: &str) -> Option<Vec<Token>> {
-    Tokenizer::new(&PostgreSqlDialect {}, text).tokenize().ok()
+/// Returns the tokens of a text; each is shown as it was written.
+pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
+    Tokenizer::new(&PostgreSqlDialect {}, text).with_unescape(false).tokenize().ok()
 }
 
 fn folded(token: &Token) -> Option<String> {
@@ -50,7 +54,7 @@ fn renamed(text: &str, old: &str, new: &str, is_table: bool) -> String {
     tokens.iter().enumerate().map(token).collect()
 }
 
-/// Changes all texts of a table's own expressions over its columns.
+/// Changes all texts of a table's own expressions over its columns: they must mean the same.
 fn rename_texts(table: &mut Table, old: &str, new: &str, is_table: bool) {
     let change = |text: &mut String| *text = renamed(text, old, new, is_table);
     table.checks.iter_mut().for_each(|check| change(&mut check.condition));
@@ -65,6 +69,13 @@ fn rename_texts(table: &mut Table, old: &str, new: &str, is_table: bool) {
     }
 }
 
+/// Refuses a new name with which the expressions of a table do not mean what they did.
+fn check_same(old: &Table, new: &Table) -> Result<()> {
+    let rules = |table: &Table| Target::of(Rc::new(table.clone())).map(|target| target.rules());
+    let is_same = rules(new).is_ok_and(|new| rules(old).is_ok_and(|old| old == new));
+    refuse(!is_same, "RENAME with this expression in a check, an index or a generated column")
+}
+
 impl Definer<'_, '_> {
     pub(super) async fn rename_table(&mut self, table: &Table, name: &RelationName) -> Result<()> {
         if self.has(name).await? {
@@ -76,6 +87,7 @@ impl Definer<'_, '_> {
         let mut new = table.clone();
         new.name.clone_from(&name.name);
         rename_texts(&mut new, &old.name, &name.name, true);
+        check_same(table, &new)?;
         let rename = |new: &mut Table| {
             let keys = new.foreign_keys.iter_mut().filter(|key| key.table == old);
             keys.for_each(|key| key.table = name.clone());
@@ -102,11 +114,12 @@ impl Definer<'_, '_> {
             return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
         }
         let mut views = self.views_of(&table.relation()).await?;
-        views.retain(|view| names(&view.text, old) || view.text.contains('*'));
+        views.retain(|view| names(&view.text, old) || shows_all(&view.text));
         refuse(!views.is_empty(), "RENAME of a column that a view uses")?;
         let mut new = table.clone();
         rename_texts(&mut new, old, &name, false);
         new.columns[at].name = name;
+        check_same(table, &new)?;
         self.change(Some(table), Some(&new)).await
     }
 
