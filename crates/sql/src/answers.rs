@@ -19,7 +19,7 @@ use crate::{
     types::{Value, encode},
 };
 
-/// The bytes of rows that are kept; beyond it those of one row are found again.
+/// The bytes of rows that are kept; beyond it those for the values of one row are found again.
 const MOST_BYTES: usize = 64 << 20;
 
 /// A subquery that is to run, with the values that it gets.
@@ -28,12 +28,20 @@ type Wanted = (Rc<Query>, Vec<Value>);
 /// The answers in a statement.
 #[derive(Default, Debug)]
 pub(crate) struct Answers {
-    known: RefCell<HashMap<(*const Query, Vec<u8>), Rc<Answer>>>,
+    known: RefCell<Known>,
     wanted: RefCell<Option<Wanted>>,
+    /// The bytes of all answers, also of those that are set aside.
     bytes: Cell<usize>,
+    /// The evaluations that wait for an answer: each runs a query whose rows are evaluated in turn.
+    depth: Cell<usize>,
+    /// None is forgotten before the end of the statement.
+    keeps_all: Cell<bool>,
     shared: RefCell<HashMap<usize, SharedRows>>,
     working: RefCell<HashMap<usize, KeptRows>>,
 }
+
+/// Answers, by the query and the values that it got.
+pub(crate) type Known = HashMap<(*const Query, Vec<u8>), Rc<Answer>>;
 
 /// The rows of a query of WITH.
 #[derive(Debug)]
@@ -47,6 +55,9 @@ enum SharedRows {
 #[derive(Debug)]
 pub(crate) struct Answer {
     rows: Vec<Vec<Value>>,
+    bytes: usize,
+    /// The depth of the evaluation that asked for it.
+    depth: usize,
     /// The rows without NULL, and whether there are others.
     set: OnceCell<(HashSet<Vec<u8>>, bool)>,
 }
@@ -62,9 +73,11 @@ impl Answers {
         Err(SqlError::unsupported("a subquery in this place"))
     }
 
-    /// Returns the subquery whose rows an evaluation has missed.
+    /// Returns the subquery whose rows an evaluation has missed, which waits for them.
     pub(crate) fn take_wanted(&self) -> Option<Wanted> {
-        self.wanted.take()
+        let wanted = self.wanted.take()?;
+        self.depth.set(self.depth.get() + 1);
+        Some(wanted)
     }
 
     pub(crate) fn supply(&self, query: &Rc<Query>, outer: &[Value], rows: Vec<Vec<Value>>) -> Result<()> {
@@ -73,33 +86,54 @@ impl Answers {
         if self.bytes.get() > MOST_MEMORY {
             return Err(out_of_memory());
         }
-        let answer = Answer { rows, set: OnceCell::new() };
+        let depth = self.depth.get() - 1;
+        self.depth.set(depth);
+        let answer = Answer { rows, bytes, depth, set: OnceCell::new() };
         self.known.borrow_mut().insert((Rc::as_ptr(query), encode::row(outer)), Rc::new(answer));
         Ok(())
     }
 
     /// Ends the evaluation of a row. It may have needed several answers at once, so only now some
-    /// are forgotten, if they are large: not those that are the same for all rows.
+    /// are forgotten, if they are large: not those that are the same for all rows, nor those of an
+    /// evaluation that waits for this one.
     pub(crate) fn end_evaluation(&self) {
-        if self.bytes.get() <= MOST_BYTES {
+        if self.bytes.get() <= MOST_BYTES || self.keeps_all.get() {
             return;
         }
-        let mut known = self.known.borrow_mut();
-        known.retain(|(_, outer), _| outer.is_empty());
-        let rows = known.values().flat_map(|answer| &answer.rows);
-        self.bytes.set(rows.map(|row| bytes_of(row)).sum());
+        let (depth, mut forgotten) = (self.depth.get(), 0);
+        self.known.borrow_mut().retain(|(_, outer), answer| {
+            let stays = answer.depth < depth || *outer == encode::row(&[]);
+            forgotten += if stays { 0 } else { answer.bytes };
+            stays
+        });
+        self.bytes.set(self.bytes.get() - forgotten);
     }
 
-    /// Forgets the answers of subqueries.
-    pub(crate) fn forget(&self) {
-        self.known.borrow_mut().clear();
-        self.wanted.take();
-        self.bytes.set(0);
+    /// Keeps all answers until the end of the statement, which changes the rows they are of.
+    pub(crate) fn keep_all(&self) {
+        self.keeps_all.set(true);
+    }
+
+    /// Begins queries whose answers depend on more than the values that they get: on the rows of a
+    /// query of WITH, which are others each time. Returns the answers so far.
+    pub(crate) fn set_aside(&self) -> Known {
+        self.known.take()
+    }
+
+    /// Ends them: their answers are forgotten, and those before are there again.
+    pub(crate) fn restore(&self, before: Known) {
+        let gone = self.known.replace(before);
+        let bytes: usize = gone.values().map(|answer| answer.bytes).sum();
+        self.bytes.set(self.bytes.get() - bytes);
     }
 
     /// Forgets all: the next statement has other rows.
     pub(crate) fn end_statement(&self) {
-        self.forget();
+        self.known.borrow_mut().clear();
+        self.wanted.take();
+        self.bytes.set(0);
+        self.depth.set(0);
+        self.keeps_all.set(false);
         self.shared.borrow_mut().clear();
         self.working.borrow_mut().clear();
     }
@@ -181,6 +215,9 @@ impl Answer {
             let is_there = set.contains(&encode::identity(values));
             if is_there || !has_null {
                 return Value::Bool(is_there != is_all);
+            }
+            if let [_] = values {
+                return Value::Null;
             }
         }
         // The first row that decides; else NULL if one is unknown.

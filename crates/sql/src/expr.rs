@@ -5,7 +5,7 @@ use std::{cmp::Ordering, rc::Rc};
 use crate::{
     bind::query::Query,
     error::{Result, SqlError, code},
-    functions::{BoundFunction, Context},
+    functions::{BoundFunction, Context, MOST_BYTES, too_long},
     sequences::SequenceSlot,
     system,
     types::{Type, Value, array::Array, numeric::Numeric, out_of_range},
@@ -253,6 +253,13 @@ impl Expr {
         each(self, act);
     }
 
+    /// Returns whether a subquery is in it.
+    pub(crate) fn has_subquery(&self) -> bool {
+        let mut found = matches!(self, Self::Subquery { .. });
+        self.children(&mut |inner| found = found || inner.has_subquery());
+        found
+    }
+
     /// Gives each column another place.
     pub(crate) fn move_columns(&mut self, to: &dyn Fn(usize) -> usize) {
         match self {
@@ -304,6 +311,9 @@ impl Expr {
                 value => calculate(Operation::Subtract, *of, Value::Int(0), value)?,
             },
             Self::Concat(one, other) => match (one.evaluate(inputs)?, other.evaluate(inputs)?) {
+                (Value::Text(one), Value::Text(other)) if one.len() + other.len() > MOST_BYTES => {
+                    return Err(too_long());
+                }
                 (Value::Text(one), Value::Text(other)) => Value::Text(one + &other),
                 _ => Value::Null,
             },

@@ -295,6 +295,15 @@ impl Drawn {
         self.supplied.borrow_mut().clear();
     }
 
+    /// Returns the numbers of an evaluation that waits for one in a subquery.
+    pub(crate) fn set_aside(&self) -> Vec<(u64, i64, bool)> {
+        self.supplied.take()
+    }
+
+    pub(crate) fn restore(&self, before: Vec<(u64, i64, bool)>) {
+        self.supplied.replace(before);
+    }
+
     pub(crate) fn supply(&self, id: u64, number: i64) {
         self.supplied.borrow_mut().push((id, number, false));
     }

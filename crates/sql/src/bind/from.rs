@@ -1,6 +1,6 @@
 //! FROM: the relations of a query, their columns, and the way in which they are joined.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, ops::Range, rc::Rc};
 
 use sqlparser::ast;
 
@@ -84,15 +84,19 @@ impl Source {
     /// Returns true if its rows do not depend on those of sources before it.
     pub(crate) fn is_constant(&self) -> bool {
         let mut is_constant = self.path.is_constant();
-        let mut look = |expr: &Expr| expr.columns(&mut |_| is_constant = false);
+        self.columns_before(&mut |_| is_constant = false);
+        is_constant
+    }
+
+    /// Calls `act` with each column of the sources before it that its rows depend on.
+    fn columns_before(&self, act: &mut impl FnMut(usize)) {
         match &self.relation {
-            Relation::Query { outer: Some(outer), .. } => outer.iter().for_each(&mut look),
+            Relation::Query { outer: Some(outer), .. } => outer.iter().for_each(|expr| expr.columns(act)),
             Relation::Functions(calls, _) => {
-                calls.iter().flat_map(|call| &call.arguments).for_each(&mut look);
+                calls.iter().flat_map(|call| &call.arguments).for_each(|expr| expr.columns(act));
             }
             _ => {}
         }
-        is_constant
     }
 
     /// Calls `act` with each of its expressions, to change it.
@@ -161,7 +165,7 @@ pub(crate) fn bind_with_target(
 
 /// The sides of a join whose rows stay without partner.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum KeptSides {
     None,
     Left,
     Right,
@@ -184,35 +188,51 @@ impl From {
         for join in &item.joins {
             refuse(join.global, "GLOBAL JOIN")?;
             let (constraint, kept) = match &join.join_operator {
-                J::CrossJoin(constraint @ C::None) => (constraint, Kept::None),
-                J::Join(constraint) | J::Inner(constraint) => (constraint, Kept::None),
-                J::Left(constraint) | J::LeftOuter(constraint) => (constraint, Kept::Left),
-                J::Right(constraint) | J::RightOuter(constraint) => (constraint, Kept::Right),
-                J::FullOuter(constraint) => (constraint, Kept::Both),
+                J::CrossJoin(constraint @ C::None) => (constraint, KeptSides::None),
+                J::Join(constraint) | J::Inner(constraint) => (constraint, KeptSides::None),
+                J::Left(constraint) | J::LeftOuter(constraint) => (constraint, KeptSides::Left),
+                J::Right(constraint) | J::RightOuter(constraint) => (constraint, KeptSides::Right),
+                J::FullOuter(constraint) => (constraint, KeptSides::Both),
                 _ => return Err(SqlError::unsupported(format!("the join {join}"))),
             };
             let middle = (self.sources.len(), self.columns.len(), self.conditions.len(), self.width);
             self.add_factor(&join.relation, around)?;
-            if kept != Kept::None {
+            if kept != KeptSides::None {
                 self.unite(middle)?;
             }
-            if matches!(kept, Kept::Right | Kept::Both) {
+            if matches!(kept, KeptSides::Right | KeptSides::Both) {
+                self.check_lateral(first.3..middle.3)?;
                 self.unite_before(first, middle)?;
             }
             let on = self.constraint(constraint, first.1, middle.1, kept, around)?;
             match kept {
-                Kept::None => self.conditions.extend(on),
+                KeptSides::None => self.conditions.extend(on),
                 _ => {
                     let last = self.sources.len() - 1;
                     self.sources[last].outer = Some(on);
-                    self.sources[last].is_full = kept == Kept::Both;
+                    self.sources[last].is_full = kept == KeptSides::Both;
                 }
             }
-            if kept == Kept::Right {
+            if kept == KeptSides::Right {
                 self.exchange();
             }
         }
         Ok(())
+    }
+
+    /// Checks that the last source does not depend on columns whose rows it may have to do without.
+    fn check_lateral(&self, left: Range<usize>) -> Result<()> {
+        let mut found = None;
+        let last = self.sources.last();
+        last.into_iter().for_each(|last| {
+            last.columns_before(&mut |column| found = found.or(left.contains(&column).then_some(column)))
+        });
+        let Some(at) = found else { return Ok(()) };
+        let is_it = |column: &&ScopeColumn| matches!(column.value, Expr::Column(own) if own == at);
+        let name = self.columns.iter().find(is_it).map_or("", |column| &column.table);
+        let message = format!("invalid reference to FROM-clause entry for table \"{name}\"");
+        let detail = "The combining JOIN type must be INNER or LEFT for a LATERAL reference.";
+        Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message).with_detail(detail))
     }
 
     /// Makes one source of those behind a place, if they are several or have conditions.
@@ -269,7 +289,7 @@ impl From {
         constraint: &ast::JoinConstraint,
         left: usize,
         right: usize,
-        kept: Kept,
+        kept: KeptSides,
         around: Around<'_>,
     ) -> Result<Vec<Expr>> {
         let mut conditions = Vec::new();
@@ -320,15 +340,15 @@ impl From {
                 Expr::Compare(Comparison::Equal, one_value.clone().boxed(), other_value.clone().boxed());
             conditions.push(equal);
             let value = match kept {
-                Kept::None | Kept::Left => one_value,
-                Kept::Right => other_value,
-                Kept::Both => Expr::Coalesce(vec![one_value, other_value]),
+                KeptSides::None | KeptSides::Left => one_value,
+                KeptSides::Right => other_value,
+                KeptSides::Both => Expr::Coalesce(vec![one_value, other_value]),
             };
             let mut column = self.columns[one].clone();
             column.is_merged = true;
             column.value = value;
             column.of = of;
-            if kept == Kept::Both {
+            if kept == KeptSides::Both {
                 column.table = String::new();
             }
             self.columns[one].is_hidden = true;
@@ -539,9 +559,10 @@ fn bind_view(
     let views = &around.parameters.views;
     views.set(views.get() + 1);
     let before = around.parameters.view_path.replace(path);
-    let mut bound = query::bind(&query, alone)?;
+    let bound = query::bind(&query, alone);
     *around.parameters.view_path.borrow_mut() = before;
     views.set(views.get() - 1);
+    let mut bound = bound?;
     query::settle(&mut bound);
     let columns = bound.columns.clone();
     Ok((Relation::Query { query: Rc::new(bound), outer: Some(Vec::new()) }, columns))

@@ -81,6 +81,8 @@ pub(crate) struct Parameters {
     pub(crate) missing_targets: RefCell<Option<Rc<Table>>>,
     /// The tables that it changes or, if false, whose rows must stay.
     pub(crate) changed: RefCell<Vec<(u64, bool)>>,
+    /// Whether it is the query of a new view.
+    pub(crate) is_view: bool,
     /// The views around the present query: their owners had the rights.
     pub(crate) views: Cell<usize>,
     /// The schemas in which the innermost view looks for names.

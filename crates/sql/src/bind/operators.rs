@@ -186,13 +186,20 @@ impl Scope<'_> {
 
     pub(super) fn binary(&self, left: &ast::Expr, op: &BinaryOperator, right: &ast::Expr) -> Result<Typed> {
         match op {
-            BinaryOperator::And => {
-                let both = vec![self.condition(left, "AND")?, self.condition(right, "AND")?];
-                Ok((Expr::And(both), Type::Bool))
-            }
-            BinaryOperator::Or => {
-                let both = vec![self.condition(left, "OR")?, self.condition(right, "OR")?];
-                Ok((Expr::Or(both), Type::Bool))
+            BinaryOperator::And | BinaryOperator::Or => {
+                let of = |expr| self.condition(expr, if *op == BinaryOperator::And { "AND" } else { "OR" });
+                // A long chain is one expression, so it is not deep.
+                let (mut first, mut all) = (left, vec![of(right)?]);
+                while let ast::Expr::BinaryOp { left, op: inner, right } = first
+                    && inner == op
+                {
+                    all.push(of(right)?);
+                    first = left;
+                }
+                all.push(of(first)?);
+                all.reverse();
+                let chain = if *op == BinaryOperator::And { Expr::And } else { Expr::Or };
+                Ok((chain(all), Type::Bool))
             }
             op => match (row_of(left), row_of(right)) {
                 (Some(one), Some(other)) => self.compare_rows(&name_of(op)?, &one, &other),

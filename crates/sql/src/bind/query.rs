@@ -22,7 +22,7 @@ use crate::{
 const MOST_DEPTH: usize = 24;
 
 /// The most queries that are bound for a statement: one with groups is bound twice.
-const MOST_QUERIES: usize = 10_000;
+const MOST_BOUND: usize = 4_000;
 
 /// A query that is ready to run.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ pub(crate) fn bind(query: &ast::Query, around: Around<'_>) -> Result<Query> {
     let depth = &around.parameters.depth;
     let count = &around.parameters.queries;
     count.set(count.get() + 1);
-    if depth.get() >= MOST_DEPTH || count.get() > MOST_QUERIES {
+    if depth.get() >= MOST_DEPTH || count.get() > MOST_BOUND {
         return Err(SqlError::new("54001", "stack depth limit exceeded"));
     }
     depth.set(depth.get() + 1);
@@ -164,6 +164,7 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
     let parameters = around.parameters;
     let number = parameters.next_shared.get();
     parameters.next_shared.set(number + 1);
+    let is_inner = around.parent.is_some();
     let scope = Scope { parent: around.parent, with: around.with, ..Scope::new(&[], parameters) };
     let parent = Parent { scope, captured: RefCell::default() };
     let around = Around { parent: Some(&parent), ..around };
@@ -185,6 +186,15 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
             let mut query = match is_change(&cte.query) {
                 false => bind(&cte.query, around)?,
                 true => {
+                    if parameters.views.get() > 0 || parameters.is_view {
+                        let message = "views must not contain data-modifying statements in WITH";
+                        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+                    }
+                    if parameters.depth.get() > 1 || is_inner {
+                        let message = "WITH clause containing a data-modifying statement must be at the top \
+                                       level";
+                        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+                    }
                     let change = bind_change(&ast::Statement::Query(cte.query.clone()), around)?;
                     let columns = change.columns.clone();
                     Query { body: QueryBody::Change(Box::new(change)), with: Vec::new(), columns }

@@ -4,7 +4,7 @@ use plexus_store::RowLock;
 use sqlparser::ast;
 
 use super::{
-    Around, Scope, Typed,
+    Around, Parameters, Scope, Typed,
     aggregates::{Aggregate, AggregateKind, GroupKey, Grouping},
     calls::special_name,
     coerce,
@@ -14,6 +14,7 @@ use super::{
     windows::{Calls, WindowCall},
 };
 use crate::{
+    catalog::Privilege,
     error::{Result, SqlError, code},
     expr::Expr,
     parse::{WEAKER_LOCK, folded, simple},
@@ -371,7 +372,7 @@ pub(crate) fn bind_limit(select: &mut Select, query: &ast::Query, around: Around
 }
 
 /// Binds the locks of a query on the rows of its only table.
-fn bind_locks(select: &mut Select, query: &ast::Query) -> Result<()> {
+fn bind_locks(select: &mut Select, query: &ast::Query, parameters: &Parameters) -> Result<()> {
     let is_single = select.groups.is_none()
         && !select.is_distinct
         && select.distinct_on.is_empty()
@@ -394,6 +395,9 @@ fn bind_locks(select: &mut Select, query: &ast::Query) -> Result<()> {
         };
         let strength = select.locks.map_or(strength, |locks| locks.strength.max(strength));
         select.locks = Some(Locking { strength, busy });
+    }
+    if let (Some(_), Some(table)) = (select.locks, select.sources.first().and_then(Source::table)) {
+        parameters.check(&table.owner, &table.grants, Privilege::Update, "table", &table.name)?;
     }
     Ok(())
 }
@@ -523,7 +527,7 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
     (bound.windows, bound.sets) = calls.take();
     move_calls(&mut bound);
     if let Some(query) = query {
-        bind_locks(&mut bound, query)?;
+        bind_locks(&mut bound, query, around.parameters)?;
     }
     order_by_path(&mut bound);
     Ok(bound)

@@ -112,7 +112,7 @@ fn join(mut from: From, condition: Option<&ast::Expr>, scope: &Scope<'_>) -> Res
     Ok(Joined { sources, constant, conditions })
 }
 
-fn scope_in<'a>(columns: &'a [crate::bind::ScopeColumn], around: Around<'a>) -> Scope<'a> {
+pub(super) fn scope_in<'a>(columns: &'a [crate::bind::ScopeColumn], around: Around<'a>) -> Scope<'a> {
     Scope { parent: around.parent, with: around.with, ..Scope::new(columns, around.parameters) }
 }
 

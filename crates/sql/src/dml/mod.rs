@@ -9,14 +9,15 @@ use std::{collections::HashSet, rc::Rc};
 
 use sqlparser::ast;
 
+use self::{
+    bind::scope_in,
+    foreign::finish,
+    rows::{Inserted, check_nulls, delete_row, insert_row, update_row, with_behind},
+};
 pub(crate) use self::{
     bind::{bind_change, is_change},
     rows::{Arbiter, insert_rows, put_entry},
     target::{Target, Targets, default_of},
-};
-use self::{
-    foreign::finish,
-    rows::{Inserted, check_nulls, delete_row, insert_row, update_row},
 };
 
 use crate::{
@@ -231,7 +232,7 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
     )?;
     let alias = insert.table_alias.as_ref().map_or(table.name.clone(), |alias| folded(&alias.alias));
     let columns = columns_of(table, &insert.columns)?;
-    let none = Scope { with: around.with, parent: around.parent, ..Scope::new(&[], parameters) };
+    let none = scope_in(&[], around);
     // A column without a value has its default.
     let fill = |values: Vec<(usize, Option<Expr>)>| -> Result<Vec<Expr>> {
         let mut row: Vec<Option<Expr>> = vec![None; table.columns.len()];
@@ -302,7 +303,7 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
                     let count = table.columns.len();
                     excluded.iter_mut().for_each(|column| column.value.move_columns(&|at| at + count));
                     let both = [own.clone(), excluded].concat();
-                    let scope = Scope::new(&both, parameters);
+                    let scope = scope_in(&both, around);
                     let set = assignments(table, &scope, &update.assignments)?;
                     let condition =
                         update.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
@@ -318,7 +319,7 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
         }
         Some(other) => return Err(SqlError::unsupported(other)),
     };
-    let scope = Scope::new(&own, parameters);
+    let scope = scope_in(&own, around);
     let (returning, result) = returning(&scope, insert.returning.as_ref())?;
     let kind = ChangeKind::Insert { source, conflict };
     Ok(Change {
@@ -439,7 +440,8 @@ async fn change_rows(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> 
             }
         }
         ChangeKind::Update { rows, set } => {
-            for found in keys(run, targets.table(), rows).await? {
+            let found = keys(run, targets.table(), rows).await?;
+            for found in with_answers(run, targets.table(), rows, set, found).await? {
                 let (key, behind) = found?;
                 let updated = update_row(run, targets, 0, rows.conditions(), set, key, &behind).await?;
                 if let Some(row) = updated {
@@ -448,7 +450,8 @@ async fn change_rows(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> 
             }
         }
         ChangeKind::Delete { rows } => {
-            for found in keys(run, targets.table(), rows).await? {
+            let found = keys(run, targets.table(), rows).await?;
+            for found in with_answers(run, targets.table(), rows, &[], found).await? {
                 let (key, behind) = found?;
                 let gone = delete_row(run, targets, 0, rows.conditions(), key, &behind).await?;
                 if let Some(row) = gone {
@@ -549,6 +552,42 @@ async fn note(run: &mut Run<'_>, change: &Change, changed: &mut ChangedRows, row
         changed.returned.push(returned);
     }
     Ok(())
+}
+
+/// Finds the answers of the subqueries of a change before it changes a row: they are about the rows
+/// as they were. Returns the same keys.
+async fn with_answers(
+    run: &mut Run<'_>,
+    table: &Table,
+    rows: &RowsToChange,
+    set: &[(usize, Expr)],
+    found: impl Iterator<Item = Result<(Vec<u8>, Vec<Value>)>> + 'static,
+) -> Result<Box<dyn Iterator<Item = Result<(Vec<u8>, Vec<Value>)>>>> {
+    let conditions = rows.conditions();
+    let asking: Vec<&Expr> = set.iter().map(|(_, expr)| expr).filter(|expr| expr.has_subquery()).collect();
+    if !conditions.iter().chain(asking.iter().copied()).any(Expr::has_subquery) {
+        return Ok(Box::new(found));
+    }
+    run.context.answers.keep_all();
+    let mut kept = Vec::new();
+    for found in found {
+        let (key, behind) = found?;
+        if let Some(bytes) = run.by.get(table.rows(), &key).await? {
+            let row = encode::read_row(&bytes, table.columns.len())?;
+            let seen = with_behind(&row, &behind);
+            run.complete(&mut |run| {
+                let inputs = run.inputs(&seen);
+                if exec::all_hold(conditions, inputs)? {
+                    asking.iter().try_for_each(|expr| expr.evaluate(inputs).map(drop))?;
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        run.keep_bytes(size_of::<Vec<u8>>() + key.len())?;
+        kept.push(Ok((key, behind)));
+    }
+    Ok(Box::new(kept.into_iter()))
 }
 
 /// Returns the keys of the rows to change, each with what is behind its row in joined rows. A row

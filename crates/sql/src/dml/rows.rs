@@ -200,7 +200,7 @@ fn newest(
 }
 
 /// Returns a row with the values behind it.
-fn with_behind<'a>(row: &'a [Value], behind: &[Value]) -> Cow<'a, [Value]> {
+pub(super) fn with_behind<'a>(row: &'a [Value], behind: &[Value]) -> Cow<'a, [Value]> {
     match behind {
         [] => Cow::Borrowed(row),
         behind => Cow::Owned([row, behind].concat()),
@@ -230,7 +230,7 @@ pub(super) async fn delete_row(
             break gone;
         }
     };
-    run.context.answers.end_evaluation();
+    run.end_evaluation();
     let Some(row) = gone? else { return Ok(None) };
     change_indexes(run, target, &key, Some(&row), None).await?;
     if target.has_references() {
@@ -280,7 +280,7 @@ pub(super) async fn update_row(
             break result;
         }
     };
-    run.context.answers.end_evaluation();
+    run.end_evaluation();
     let Some((old, new, moves)) = result? else { return Ok(None) };
     let new_key = match table.primary_key(&new)? {
         Some(new_key) if moves => new_key,

@@ -83,16 +83,21 @@ impl Accumulated {
         if is_null && !takes_null {
             return Ok(0);
         }
-        if aggregate.is_distinct && !self.seen.insert(encode::identity(&values[..1])) {
-            return Ok(0);
+        let mut bytes = 0;
+        if aggregate.is_distinct {
+            let key = encode::identity(&values[..1]);
+            bytes = size_of::<Vec<u8>>() + key.len();
+            if !self.seen.insert(key) {
+                return Ok(0);
+            }
         }
         let keeps = aggregate.kind == AggregateKind::Array || !aggregate.order.is_empty();
         if keeps || aggregate.is_distinct && aggregate.kind == AggregateKind::Text {
-            let bytes = bytes_of(&order) + bytes_of(&values);
+            bytes += bytes_of(&order) + bytes_of(&values);
             self.values.push((order, values));
             return Ok(bytes);
         }
-        let bytes = if aggregate.kind == AggregateKind::Text { bytes_of(&values[..1]) } else { 0 };
+        bytes += if aggregate.kind == AggregateKind::Text { bytes_of(&values) } else { 0 };
         self.take(aggregate, values)?;
         Ok(bytes)
     }
@@ -275,6 +280,7 @@ pub(super) async fn grouped(
                 std::collections::hash_map::Entry::Occupied(known) => *known.get(),
                 std::collections::hash_map::Entry::Vacant(place) => {
                     run.keep(&by)?;
+                    run.keep_bytes(groups.aggregates.len() * size_of::<Accumulated>())?;
                     place.insert(found.all.len());
                     found.all.push((by, set, new()));
                     found.all.len() - 1

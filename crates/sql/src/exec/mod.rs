@@ -88,8 +88,7 @@ impl<'a> Run<'a> {
         loop {
             match act(self) {
                 Ok(found) => {
-                    self.context.sequences.end_evaluation();
-                    self.context.answers.end_evaluation();
+                    self.end_evaluation();
                     self.steps += 1;
                     if self.steps.is_multiple_of(STEPS) {
                         executor::yield_now().await;
@@ -105,6 +104,12 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Ends an evaluation: what was supplied for it is used.
+    pub(crate) fn end_evaluation(&self) {
+        self.context.sequences.end_evaluation();
+        self.context.answers.end_evaluation();
+    }
+
     /// Supplies what an evaluation has missed. Returns false if it has missed nothing.
     pub(crate) async fn supply(&mut self) -> Result<bool> {
         let Context { definitions, place, sequences, answers, .. } = self.context;
@@ -114,7 +119,12 @@ impl<'a> Run<'a> {
         } else if definitions.take_wanted() {
             definitions.supply(place, self.store, self.by).await?;
         } else if let Some((query, outer)) = answers.take_wanted() {
+            // The numbers are those of this evaluation, not of the ones in the query; and its rows
+            // are counted with the answers.
+            let (numbers, memory) = (sequences.set_aside(), self.memory);
             let rows = query::kept(self, &query, &outer).await?;
+            self.memory = memory;
+            sequences.restore(numbers);
             answers.supply(&query, &outer, rows)?;
         } else {
             return Ok(false);
@@ -372,6 +382,7 @@ async fn lock_row(
         if newest.is_err() && run.supply().await? {
             continue;
         }
+        run.end_evaluation();
         return newest;
     }
 }

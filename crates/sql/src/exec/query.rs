@@ -25,7 +25,18 @@ pub(crate) const MORE_STACK: usize = 4 << 20;
 
 /// Runs a query and returns its rows.
 pub(crate) async fn rows(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
+    // A WITH that gets values has other rows each time.
+    let is_correlated = query.with.iter().any(|one| !one.outer.is_empty());
+    let before = is_correlated.then(|| run.context.answers.set_aside());
     begin_with(run, &query.with).await?;
+    let rows = body(run, query).await?;
+    if let Some(before) = before {
+        run.context.answers.restore(before);
+    }
+    Ok(rows)
+}
+
+async fn body(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
     match &query.body {
         QueryBody::Change(change) => Ok(Box::pin(dml::run(run, change)).await?.returned.into()),
         QueryBody::Select(query) => select(run, query).await,
@@ -98,11 +109,12 @@ pub(super) async fn shared(run: &mut Run<'_>, shared: &Rc<Shared>) -> Result<Kep
         }
         let mut newest = all.clone();
         while !newest.is_empty() {
+            // What was asked about the rows before is asked again.
+            let asked = answers.set_aside();
             let before = answers.set_working(shared.number, Rc::new(newest));
             newest = kept(run, next, &outer).await?;
             answers.restore_working(shared.number, before);
-            // What was asked about the rows before is asked again.
-            answers.forget();
+            answers.restore(asked);
             if !is_all {
                 newest.retain(|row| seen.insert(encode::identity(row)));
             }

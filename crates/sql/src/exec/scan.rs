@@ -87,13 +87,18 @@ pub(crate) async fn each_row(
     act: &mut dyn FnMut(&mut Run<'_>, &KeyedRow) -> Result<bool>,
 ) -> Result<()> {
     let Relation::Table(table) = &source.relation else {
+        let memory = run.memory;
         let rows = Box::pin(rows_of(run, source, before)).await?;
+        // Those of a query in FROM are gone at the end.
+        let is_own = matches!(source.relation, Relation::Query { .. } | Relation::Joined(_));
+        let own = if is_own { run.memory - memory } else { 0 };
         for values in rows.iter() {
             let row = (Vec::new(), values.clone());
             if !run.complete(&mut |run| act(run, &row)).await? {
                 break;
             }
         }
+        run.memory -= own;
         return Ok(());
     };
     let columns = table.columns.len();

@@ -53,7 +53,8 @@ pub(super) async fn with_windows(
             let part = &placed[start..start + count];
             let members: Vec<&[Value]> = part.iter().map(|(.., at)| &rows[*at][..width]).collect();
             let groups = peers(part, &directions);
-            let found = run.complete(&mut |run| partition_values(run, call, &members, &groups)).await?;
+            let found = partition_values(run, call, &members, &groups).await?;
+            run.keep(&found)?;
             for ((.., at), value) in part.iter().zip(found) {
                 values[*at] = value;
             }
@@ -81,7 +82,7 @@ fn peers(part: &[(Vec<Value>, Vec<Value>, usize)], directions: &[Direction]) -> 
 }
 
 /// Returns the values of a function for the rows of a partition.
-fn partition_values(
+async fn partition_values(
     run: &mut Run<'_>,
     call: &WindowCall,
     rows: &[&[Value]],
@@ -107,9 +108,10 @@ fn partition_values(
         WindowFunction::PercentRank => all.map(|at| share(groups[at].0, count - 1)).collect(),
         WindowFunction::CumeDist => all.map(|at| share(groups[at].1, count)).collect(),
         WindowFunction::Ntile(parts) => {
-            let parts = match rows.first().map(|row| parts.evaluate(run.inputs(row))).transpose()? {
-                Some(Value::Int(parts @ 1..)) => parts as usize,
-                Some(Value::Null) => return Ok(vec![Value::Null; count]),
+            let first = rows.first().copied().unwrap_or_default();
+            let parts = match run.complete(&mut |run| parts.evaluate(run.inputs(first))).await? {
+                Value::Int(parts @ 1..) => parts as usize,
+                Value::Null => return Ok(vec![Value::Null; count]),
                 _ => {
                     let message = "argument of ntile must be greater than zero";
                     return Err(SqlError::new("22014", message));
@@ -125,59 +127,61 @@ fn partition_values(
         WindowFunction::Offset { value, count: by, default, is_before } => {
             let mut values = Vec::with_capacity(count);
             for (at, row) in rows.iter().enumerate() {
-                let Value::Int(by) = by.evaluate(run.inputs(row))? else {
-                    values.push(Value::Null);
-                    continue;
+                let mut find = |run: &mut Run<'_>| {
+                    let Value::Int(by) = by.evaluate(run.inputs(row))? else { return Ok(Value::Null) };
+                    let by = if *is_before { by.checked_neg() } else { Some(by) };
+                    let place = by.and_then(|by| usize::try_from((at as i64).checked_add(by)?).ok());
+                    match place.and_then(|at| rows.get(at)) {
+                        Some(other) => value.evaluate(run.inputs(other)),
+                        None => default.evaluate(run.inputs(row)),
+                    }
                 };
-                let by = if *is_before { by.checked_neg() } else { Some(by) };
-                let place = by.and_then(|by| (at as i64).checked_add(by));
-                let other = place.and_then(|place| usize::try_from(place).ok()).and_then(|at| rows.get(at));
-                values.push(match other {
-                    Some(other) => value.evaluate(run.inputs(other))?,
-                    None => default.evaluate(run.inputs(row))?,
-                });
+                values.push(run.complete(&mut find).await?);
             }
             values
         }
         function => {
             let mut values = Vec::with_capacity(count);
             // The last frame with its value: frames often stay, or grow at their end.
-            let mut known: Option<(usize, usize, Accumulated)> = None;
+            let (mut last, mut state) = (0..0, Accumulated::default());
+            let memory = run.memory;
             for (at, row) in rows.iter().enumerate() {
-                let (from, to) = frame(run, call, at, row, groups)?;
+                let (from, to) = run.complete(&mut |run| frame(run, call, at, row, groups)).await?;
+                if let WindowFunction::Aggregate(aggregate) = function {
+                    if last.start != from || last.end > to {
+                        (last, state, run.memory) = (from..from, Accumulated::default(), memory);
+                    }
+                    for row in rows.get(last.end..to).unwrap_or_default() {
+                        let inputs = run.complete(&mut |run| inputs_of(run, aggregate, row)).await?;
+                        let bytes = inputs.map_or(Ok(0), |inputs| state.add(aggregate, inputs))?;
+                        run.keep_bytes(bytes)?;
+                    }
+                    last = from..to;
+                    values.push(state.clone().end(aggregate)?);
+                    continue;
+                }
                 let value_at = |run: &Run<'_>, expr: &Expr, at: usize| match (from..to).contains(&at) {
                     true => expr.evaluate(run.inputs(rows[at])),
                     false => Ok(Value::Null),
                 };
-                values.push(match function {
-                    WindowFunction::First(expr) => value_at(run, expr, from)?,
-                    WindowFunction::Last(expr) => value_at(run, expr, to.wrapping_sub(1))?,
+                let mut find = |run: &mut Run<'_>| match function {
+                    WindowFunction::First(expr) => value_at(run, expr, from),
+                    WindowFunction::Last(expr) => value_at(run, expr, to.wrapping_sub(1)),
                     WindowFunction::Nth(expr, number) => match number.evaluate(run.inputs(row))? {
-                        Value::Int(number @ 1..) => value_at(run, expr, from + number as usize - 1)?,
-                        Value::Null => Value::Null,
+                        Value::Int(number @ 1..) => {
+                            value_at(run, expr, from.saturating_add(number as usize - 1))
+                        }
+                        Value::Null => Ok(Value::Null),
                         _ => {
                             let message = "argument of nth_value must be greater than zero";
-                            return Err(SqlError::new("22016", message));
+                            Err(SqlError::new("22016", message))
                         }
                     },
-                    WindowFunction::Aggregate(aggregate) => {
-                        let (done, mut state) = match known.take() {
-                            Some((first, last, state)) if first == from && last <= to => (last, state),
-                            _ => (from, Accumulated::default()),
-                        };
-                        for row in rows.get(done..to).unwrap_or_default() {
-                            if let Some(values) = inputs_of(run, aggregate, row)? {
-                                let bytes = state.add(aggregate, values)?;
-                                run.keep_bytes(bytes)?;
-                            }
-                        }
-                        let value = state.clone().end(aggregate)?;
-                        known = Some((from, to, state));
-                        value
-                    }
-                    _ => Value::Null,
-                });
+                    _ => Ok(Value::Null),
+                };
+                values.push(run.complete(&mut find).await?);
             }
+            run.memory = memory;
             values
         }
     })

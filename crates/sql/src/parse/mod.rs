@@ -75,12 +75,33 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Statement>> {
     }
 }
 
-/// Refuses a text with too many queries in queries: each takes stack wherever it is copied.
+/// The most tokens of an expression, which may be as deep as it has operators.
+const MOST_TOKENS: usize = 20_000;
+
+/// Refuses a text with too many queries in queries, or with an expression that is too long: each
+/// operator and query takes stack wherever it is copied.
 fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
     // Whether each open parenthesis has a query.
     let mut open = Vec::new();
     let mut depth = 0;
+    // The tokens since the last comma, in each parenthesis.
+    let mut counts = vec![0];
     for token in tokens {
+        match &token.token {
+            Token::LParen => counts.push(0),
+            Token::RParen if counts.len() > 1 => drop(counts.pop()),
+            _ => {}
+        }
+        if let Some(count) = counts.last_mut() {
+            match &token.token {
+                Token::Comma | Token::SemiColon => *count = 0,
+                Token::Whitespace(_) => {}
+                _ => *count += 1,
+            }
+            if *count > MOST_TOKENS {
+                return Err(SqlError::new("54001", "stack depth limit exceeded"));
+            }
+        }
         match &token.token {
             Token::LParen => open.push(false),
             Token::RParen => depth -= usize::from(open.pop() == Some(true)),

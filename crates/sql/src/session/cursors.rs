@@ -51,6 +51,20 @@ fn undefined(name: &str) -> SqlError {
     SqlError::new(code::INVALID_CURSOR_NAME, format!("cursor \"{name}\" does not exist"))
 }
 
+/// Returns rows that are kept in memory, unless they are too many.
+fn in_memory(rows: impl Iterator<Item = Result<Vec<Value>>>) -> Result<Vec<Vec<Value>>> {
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    for row in rows {
+        let row = row?;
+        bytes += bytes_of(&row);
+        if bytes > MOST_MEMORY {
+            return Err(out_of_memory());
+        }
+        all.push(row);
+    }
+    Ok(all)
+}
+
 impl Session<'_> {
     /// Makes the cursor of DECLARE.
     pub(super) async fn declare(&mut self, declared: &Declared, values: &[Value]) -> Result<Done> {
@@ -65,18 +79,7 @@ impl Session<'_> {
         let found = exec::query::rows(&mut self.statement(values)?, query).await?;
         let rows = match is_scroll {
             false => CursorRows::Forward(found),
-            true => {
-                let (mut all, mut bytes) = (Vec::new(), 0);
-                for row in found {
-                    let row = row?;
-                    bytes += bytes_of(&row);
-                    if bytes > MOST_MEMORY {
-                        return Err(out_of_memory());
-                    }
-                    all.push(row);
-                }
-                CursorRows::Scroll(all, 0)
-            }
+            true => CursorRows::Scroll(in_memory(found)?, 0),
         };
         let (columns, savepoints) = (query.columns.clone(), self.savepoints.len());
         self.cursors.insert(name.clone(), Cursor { columns, rows, is_held: *is_held, savepoints });
@@ -108,7 +111,7 @@ impl Session<'_> {
                     return Err(SqlError::new(code::NOT_IN_STATE, message)
                         .with_detail("Declare it with SCROLL option to enable backward scan."));
                 };
-                rows.take(count).collect::<Result<Vec<_>>>()?
+                in_memory(rows.take(count))?
             }
             CursorRows::Scroll(all, place) => scrolled(all, place, direction)?,
         };
@@ -131,6 +134,12 @@ impl Session<'_> {
     pub(super) fn end_cursors(&mut self, commits: bool) {
         self.cursors.retain(|_, cursor| cursor.is_held && (commits || cursor.savepoints == usize::MAX));
         self.cursors.values_mut().for_each(|cursor| cursor.savepoints = usize::MAX);
+    }
+
+    /// Leaves the cursors that were made behind a savepoint to what is around it.
+    pub(super) fn release_cursors(&mut self, savepoints: usize) {
+        let own = self.cursors.values_mut().filter(|cursor| cursor.savepoints != usize::MAX);
+        own.for_each(|cursor| cursor.savepoints = cursor.savepoints.min(savepoints));
     }
 
     /// Ends the cursors that were made behind a savepoint.

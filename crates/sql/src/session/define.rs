@@ -192,9 +192,9 @@ impl Session<'_> {
         runs: bool,
     ) -> Result<(Vec<ResultColumn>, Rows, Vec<RelationName>)> {
         let statement = Statement::Sql(Box::new(ast::Statement::Query(Box::new(query.clone()))));
-        let place = Some(self.catalog.place().clone());
-        let parameters = Parameters { place, ..Parameters::default() };
         loop {
+            let place = Some(self.catalog.place().clone());
+            let parameters = Parameters { place, is_view: !runs, ..Parameters::default() };
             self.begin();
             let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
             by.begin_statement();

@@ -481,6 +481,7 @@ impl Session<'_> {
             ast::Statement::ReleaseSavepoint { name } => {
                 let at = self.find_savepoint(name)?;
                 self.savepoints.truncate(at);
+                self.release_cursors(at);
                 Ok(plain("RELEASE"))
             }
             ast::Statement::Fetch { name, direction, into: None, .. } => self.fetch(name, direction),
@@ -514,6 +515,7 @@ impl Session<'_> {
             ast::Statement::Discard { object_type: ast::DiscardObject::ALL } => {
                 self.context.settings.borrow_mut().reset(None)?;
                 self.statements.clear();
+                self.cursors.clear();
                 Ok(plain("DISCARD ALL"))
             }
             ast::Statement::Deallocate { name, .. } => {

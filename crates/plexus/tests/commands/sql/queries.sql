@@ -199,3 +199,29 @@ with t as (select 2 as id) update p set v = 0 from t where p.id = t.id;
 select * from p order by id;
 copy (select id, v from p where id < 5 order by id) to stdout;
 update p set v = 1 from nosuch;
+-- Subqueries of a change see the rows as they were before it.
+create table e (id int primary key, v int, w text);
+insert into e values (1, 10, 'a'), (2, 20, 'b'), (3, 30, 'c'), (4, null, null);
+update e set v = (select max(v) from e) + id returning *;
+update e set v = (select count(*) from e o where o.v > 31) where id in (select id from e where v > 30) returning *;
+delete from e where v <= (select min(v) from e) and id > (select min(id) from e) returning *;
+select * from e order by id;
+insert into e values (11, (select count(*) from e)), (12, (select count(*) from e)) returning *;
+-- WITH in a query that depends on rows around it.
+select id, (with x as (select e.id + 1 as y) select y from x) from e order by id;
+select id, (with recursive x(n) as (select e.id union all select n + 1 from x where n < e.id + 2) select sum(n) from x) from e order by id;
+select id, (select sum(q.n) from (with recursive x(n) as (select 1 union all select n + 1 from x where n < e.id) select n from x) q) from e order by id;
+with recursive t(n, m) as (select 1, (select count(*) from e) union all select n + 1, (select count(*) from e where e.id > t.n) from t where n < 3) select * from t;
+-- NOT IN with a null.
+select id from e where id not in (select v from (values (1), (null)) t(v));
+select id, id not in (select v from (values (1), (null)) t(v)) from e order by id;
+select (id, v) not in (select 1, null::int) from e order by id;
+-- What may not depend on the other side, and changes that are not at the top.
+select * from e right join lateral (select e.id) x on true;
+select * from e full join lateral (select e.id) x on true;
+select count(*) from e right join lateral (select 1) x on true;
+create view ve as with x as (insert into e values (99) returning id) select * from x;
+select * from (with x as (insert into e values (98) returning id) select * from x) y;
+with x as (with y as (insert into e values (96) returning id) select * from y) select * from x;
+select (with x as (insert into e values (95) returning id) select * from x);
+select count(*) from e;
