@@ -1,4 +1,4 @@
-//! The cluster executive under real faults for a minute; `cargo xtask torture executive` runs
+//! The cluster executive under real faults for half a minute; `cargo xtask torture executive` runs
 //! longer.
 //!
 //! Skipped where network namespaces cannot be created, with a line that gives the reason.
@@ -9,7 +9,7 @@ use plexus_checks::executive::campaign;
 use plexus_namespaces::{Lan, need};
 
 /// The duration of the campaign.
-const TIME: Duration = Duration::from_secs(45);
+const TIME: Duration = Duration::from_secs(30);
 
 /// Another seed than that of the command, so that both are covered.
 const SEED: u64 = 7;

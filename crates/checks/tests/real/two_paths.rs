@@ -60,14 +60,14 @@ fn fail_overs_are_counted_and_lose_nothing() {
 }
 
 #[test]
-fn a_minute_of_random_faults() {
+fn half_a_minute_of_random_faults() {
     let _alone = alone();
     if net(2).is_none() {
         return;
     }
-    let soaked = campaign::soak(program(), Duration::from_secs(60), 1, &mut |_| ()).unwrap();
+    let soaked = campaign::soak(program(), Duration::from_secs(30), 1, &mut |_| ()).unwrap();
     eprintln!("{soaked:?}");
-    assert!(soaked.faults > 20 && soaked.delivered > 0, "{soaked:?}");
+    assert!(soaked.faults > 10 && soaked.delivered > 0, "{soaked:?}");
 }
 
 #[test]
