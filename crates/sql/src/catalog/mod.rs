@@ -177,7 +177,7 @@ impl Catalog {
     /// statement: plans of one version and path fit.
     pub(crate) async fn refresh(&mut self, store: &Store<Cache>, by: &mut Transaction) -> Result<&[u8]> {
         let mut version = Self::version(store, by).await?;
-        version.extend(self.path.join("\0").as_bytes());
+        self.path.iter().for_each(|schema| version.extend(schema.bytes().chain([0])));
         if self.version.as_ref() != Some(&version) {
             self.known.clear();
         }

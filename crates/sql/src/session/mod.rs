@@ -19,7 +19,7 @@ use self::{
     cursors::Cursor,
     locks::{TableLocks, TableMode},
     run::Plan,
-    settings::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT},
+    settings::Time,
 };
 use crate::{
     activity::Activity,
@@ -209,7 +209,7 @@ impl<'a> Session<'a> {
 
     /// Waits for the next message of the client; `None` if it has ended the connection.
     async fn message(&mut self) -> Result<Option<Received>> {
-        let limit = self.context.settings.borrow().time(IDLE_TIMEOUT).filter(|_| self.is_explicit);
+        let limit = self.context.settings.borrow().time(Time::IdleInTransaction).filter(|_| self.is_explicit);
         let next = self.activity.unless_ended(self.connection.receive());
         match limit {
             None => next.await,
@@ -294,7 +294,7 @@ impl<'a> Session<'a> {
             self.transaction = Some(transaction);
             self.activity.begin_transaction(self.isolation == Isolation::RepeatableRead);
         }
-        let limit = self.context.settings.borrow().time(LOCK_TIMEOUT);
+        let limit = self.context.settings.borrow().time(Time::Lock);
         self.transaction.iter_mut().for_each(|transaction| transaction.limit_waits(limit));
     }
 
@@ -370,7 +370,7 @@ impl<'a> Session<'a> {
         let types = shape.literals.iter().map(Literal::of).collect();
         let mut prepared = Prepared { types, ..Prepared::new(statement) };
         let activity = self.activity;
-        let limit = self.context.settings.borrow().time(STATEMENT_TIMEOUT);
+        let limit = self.context.settings.borrow().time(Time::Statement);
         let planned = Box::pin(self.plan(&prepared));
         let made = match within(limit, activity.unless_cancelled(planned)).await {
             Ok((_, types)) if types.len() == shape.literals.len() => {
@@ -396,7 +396,7 @@ impl<'a> Session<'a> {
             return self.run_simple(prepared, values).await;
         }
         let activity = self.activity;
-        let limit = self.context.settings.borrow().time(STATEMENT_TIMEOUT);
+        let limit = self.context.settings.borrow().time(Time::Statement);
         let run = pin!(self.run_simple(prepared, values));
         within(limit, activity.unless_cancelled(run)).await
     }
@@ -462,7 +462,7 @@ impl<'a> Session<'a> {
                 if let Some(portal) = self.portals.get(&portal) {
                     activity.begin(&portal.prepared.text);
                 }
-                let limit = self.context.settings.borrow().time(STATEMENT_TIMEOUT);
+                let limit = self.context.settings.borrow().time(Time::Statement);
                 let run = pin!(self.execute(&portal, most));
                 within(limit, activity.unless_cancelled(run)).await?;
             }
@@ -589,10 +589,16 @@ impl<'a> Session<'a> {
             self.begin();
             let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
             transaction.begin_statement();
-            let version = self.catalog.refresh(&self.store, transaction).await?.to_vec();
-            let known = prepared.plan.borrow().clone().filter(|(known, _)| *known == version);
+            let version = self.catalog.refresh(&self.store, transaction).await?;
+            let known = prepared
+                .plan
+                .borrow()
+                .as_ref()
+                .filter(|(known, _)| known == version)
+                .map(|one| one.1.clone());
+            let version = version.to_vec();
             let (plan, types) = match known {
-                Some((_, plan)) => (plan, prepared.types.clone()),
+                Some(plan) => (plan, prepared.types.clone()),
                 None => {
                     let types = std::cell::RefCell::new(prepared.types.clone());
                     let place = Some(self.catalog.place().clone());
@@ -623,7 +629,7 @@ impl<'a> Session<'a> {
     async fn lock(&mut self, tables: &[(u64, TableMode)]) -> Result<bool> {
         let mut is_new = false;
         for (table, mode) in tables {
-            let limit = self.context.settings.borrow().time(LOCK_TIMEOUT);
+            let limit = self.context.settings.borrow().time(Time::Lock);
             if !self.locks.take(*table, *mode, limit, self.activity).await? {
                 continue;
             }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use sqlparser::ast;
 
-use super::{Prepared, STATEMENT_TIMEOUT, Session, run::needs_tables, within};
+use super::{Prepared, Session, run::needs_tables, settings::Time, within};
 use crate::{
     bind::{Parameters, Scope, assign, type_of},
     error::{Result, SqlError, code},
@@ -31,7 +31,7 @@ impl Session<'_> {
         let activity = self.activity;
         activity.forget_cancel();
         activity.begin(&prepared.text);
-        let limit = self.context.settings.borrow().time(STATEMENT_TIMEOUT);
+        let limit = self.context.settings.borrow().time(Time::Statement);
         let planned = Box::pin(self.plan(&prepared));
         let (plan, types) = within(limit, activity.unless_cancelled(planned)).await?;
         prepared.types = types;

@@ -4,10 +4,16 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::error::{Result, SqlError, code};
 
-/// The settings that end what takes too long.
-pub(crate) const STATEMENT_TIMEOUT: &str = "statement_timeout";
-pub(crate) const LOCK_TIMEOUT: &str = "lock_timeout";
-pub(crate) const IDLE_TIMEOUT: &str = "idle_in_transaction_session_timeout";
+/// A setting that ends what takes too long.
+#[derive(Clone, Copy)]
+pub(crate) enum Time {
+    Statement,
+    Lock,
+    IdleInTransaction,
+}
+
+/// The names of [`Time`].
+const TIMES: [&str; 3] = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"];
 
 /// The settings that clients may change, with their first values; each value is accepted and shown,
 /// except for those that [`Settings::set`] checks.
@@ -18,12 +24,12 @@ const CHANGEABLE: &[(&str, &str)] = &[
     ("datestyle", "ISO, MDY"),
     ("default_transaction_isolation", "read committed"),
     ("extra_float_digits", "1"),
-    (IDLE_TIMEOUT, "0"),
+    ("idle_in_transaction_session_timeout", "0"),
     ("intervalstyle", "postgres"),
-    (LOCK_TIMEOUT, "0"),
+    ("lock_timeout", "0"),
     ("search_path", "\"$user\", public"),
     ("standard_conforming_strings", "on"),
-    (STATEMENT_TIMEOUT, "0"),
+    ("statement_timeout", "0"),
     ("timezone", "UTC"),
 ];
 
@@ -59,6 +65,8 @@ const REPORTED: &[&str] = &[
 #[derive(Debug)]
 pub(crate) struct Settings {
     values: BTreeMap<&'static str, String>,
+    /// Those of [`TIMES`], unless they are zero: each statement asks for them.
+    times: [Option<Duration>; TIMES.len()],
     /// The names of those that were set, until the client is told.
     changed: Vec<&'static str>,
 }
@@ -83,11 +91,14 @@ impl Settings {
         let role = ("is_superuser", if is_superuser { "on" } else { "off" });
         let all = CHANGEABLE.iter().chain([&role]);
         let values = all.map(|(name, value)| (*name, (*value).to_owned())).collect();
-        Self { values, changed: Vec::new() }
+        Self { values, times: Default::default(), changed: Vec::new() }
     }
 
     fn change(&mut self, name: &'static str, value: &str) {
         self.values.insert(name, value.to_owned());
+        if let Some(at) = TIMES.iter().position(|time| *time == name) {
+            self.times[at] = duration(&value.to_ascii_lowercase()).filter(|time| !time.is_zero());
+        }
         self.changed.push(name);
     }
 
@@ -118,7 +129,7 @@ impl Settings {
             "timezone" => matches!(plain.as_str(), "utc" | "gmt" | "etc/utc" | "default"),
             "standard_conforming_strings" => matches!(plain.as_str(), "on" | "true" | "1" | "yes"),
             "intervalstyle" => plain == "postgres",
-            STATEMENT_TIMEOUT | LOCK_TIMEOUT | IDLE_TIMEOUT => duration(&plain).is_some(),
+            known if TIMES.contains(&known) => duration(&plain).is_some(),
             "default_transaction_isolation" => plain == "read committed",
             _ => true,
         };
@@ -173,7 +184,7 @@ impl Settings {
     }
 
     /// Returns a setting that is a time, unless it is zero.
-    pub(crate) fn time(&self, name: &str) -> Option<Duration> {
-        self.values.get(name).and_then(|text| duration(text)).filter(|limit| !limit.is_zero())
+    pub(crate) fn time(&self, of: Time) -> Option<Duration> {
+        self.times[of as usize]
     }
 }

@@ -2,8 +2,12 @@
 
 use std::{
     io::{self, Read, Write},
+    mem::MaybeUninit,
     net::TcpStream,
-    os::unix::net::UnixStream,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
     sync::Arc,
 };
 
@@ -44,15 +48,15 @@ impl Socket {
     /// 0 at the end.
     async fn read(&self, mut take: impl FnMut(&[u8])) -> io::Result<usize> {
         // On the stack, so that an idle session has no buffer.
-        let mut read = |socket: &mut dyn Read| {
-            let mut piece = [0; PIECE];
-            let len = socket.read(&mut piece)?;
-            take(&piece[..len]);
-            Ok(len)
+        let mut read = |socket: BorrowedFd<'_>| {
+            let mut piece = [const { MaybeUninit::uninit() }; PIECE];
+            let (bytes, _) = rustix::io::read(socket, &mut piece)?;
+            take(bytes);
+            Ok(bytes.len())
         };
         match self {
-            Self::Unix(socket) => socket.read(|mut socket| read(&mut socket)).await,
-            Self::Tcp(socket) => socket.read(|mut socket| read(&mut socket)).await,
+            Self::Unix(socket) => socket.read(|socket| read(socket.as_fd())).await,
+            Self::Tcp(socket) => socket.read(|socket| read(socket.as_fd())).await,
         }
     }
 
