@@ -3,6 +3,7 @@
 mod commands;
 mod demo;
 mod output;
+mod process;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -30,6 +31,7 @@ struct Cli {
 /// `plexus lock` returns the code of the command that it runs: 125 if it fails itself, 126 or 127
 /// if the command cannot be run or does not exist.
 fn main() -> ExitCode {
+    process::reset_signals();
     let mut cli = Cli::command();
     let words = commands::behind_command(&cli, std::env::args_os());
     let parsed = cli.try_get_matches_from_mut(&words);

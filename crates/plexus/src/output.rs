@@ -9,6 +9,11 @@ use rustix::{
 };
 use serde::Serialize;
 
+use crate::commands::CommandExit;
+
+/// The exit code of a command whose output has no reader: 128 and the number of SIGPIPE.
+const PIPE_CLOSED: u8 = 141;
+
 /// Prints the reason of a failure on standard error, in one line.
 pub(crate) fn error(error: &anyhow::Error) {
     let line = reasons(error).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -42,12 +47,10 @@ pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     line(&serde_json::to_string(value)?)
 }
 
-/// Prints a line of a result. A closed pipe (`| head`) is not an error.
+/// Prints a line of a result. If nobody reads on (`| head`), the command ends with the exit code of
+/// SIGPIPE and without words.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    bytes(format!("{text}\n").as_bytes())
 }
 
 /// Returns whether standard output still has a reader; continuous output ends without one (`|
@@ -77,10 +80,11 @@ pub(crate) fn shown(value: &Bytes) -> String {
 
 /// Prints raw bytes.
 pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
-    match io::stdout().write_all(bytes) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    let mut out = io::stdout();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => CommandExit(PIPE_CLOSED).into(),
+        _ => anyhow::Error::from(error).context("standard output"),
+    })
 }
 
 /// Prints a progress message on standard error.

@@ -1,7 +1,5 @@
 //! `plexus metrics`: prints the counters of the nodes once, as OpenMetrics text.
 
-use std::io::{self, Write};
-
 use plexus_observe::metrics;
 
 use super::{cluster::Cluster, stat};
@@ -22,8 +20,5 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let reading = stat::take(&config, args.node.as_deref())?;
     reading.missing().for_each(|missing| crate::output::progress(&missing));
     let text = metrics::text(reading.alive().cloned().collect())?;
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    crate::output::bytes(text.as_bytes())
 }

@@ -31,6 +31,7 @@ mod registry;
 mod several_hosts;
 mod soak;
 mod sql;
+mod starters;
 mod supervision;
 mod temporary;
 mod views;

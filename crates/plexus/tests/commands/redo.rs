@@ -137,7 +137,7 @@ fn files_that_are_no_streams_of_the_cluster_are_named_and_stay_as_they_are() {
         assert!(std::fs::read(&path).unwrap() == bad, "the file was changed");
         // The node runs, with another stream.
         let down = cluster.run("down").said().refusal();
-        assert!(down.contains("down, but redo is not recovered: n1: ") && down.contains(reason), "{down}");
+        assert!(down.contains("down, but n1: redo is not recovered: ") && down.contains(reason), "{down}");
         std::fs::remove_file(directory.join("n1.1")).unwrap();
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
     }
@@ -212,7 +212,7 @@ fn blocks_whose_redo_cannot_be_scanned_are_refused_with_the_reason_and_nodes_end
     let down = cluster.run("down").said();
     assert!(!down.out.contains("everything is on disk"), "{}", down.out);
     let refusal = down.refusal();
-    assert!(refusal.contains("down, but redo is not recovered: n1: ") && refusal.contains(&damage));
+    assert!(refusal.contains("down, but n1: redo is not recovered: ") && refusal.contains(&damage));
     let streams = || std::fs::read_dir(cluster.dir().join("disks/redo")).unwrap().count();
     for end in [Signal::KILL, Signal::KILL, Signal::TERM] {
         cluster.run("up").said().refusal();

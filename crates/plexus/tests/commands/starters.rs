@@ -1,0 +1,97 @@
+//! What a program that starts Plexus, or the system around it, leaves in a bad state.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    os::fd::OwnedFd,
+    process::{Command, Stdio},
+};
+
+use rustix::process::Signal;
+
+use crate::common::{Cluster, CommandOutput, program, signal, wait_for_end};
+
+/// Runs a script in a shell, with the program as `$P` and the cluster's directory as `$C`.
+fn script(cluster: &Cluster, text: &str) -> CommandOutput {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(text).env("P", program()).env("C", cluster.dir()).current_dir(cluster.parent());
+    CommandOutput::of(shell.output().unwrap())
+}
+
+#[test]
+fn a_starter_that_ignores_the_ends_of_children_changes_no_exit_code() {
+    let cluster = Cluster::new(1);
+    let out = script(&cluster, "trap '' CHLD; $P up -C $C && $P lock a -C $C -- sh -c 'exit 7'; echo $?");
+    assert_eq!(out.out.lines().last(), Some("7"), "{}{}", out.out, out.err);
+}
+
+#[test]
+fn daemons_keep_no_file_and_no_directory_of_their_starter() {
+    let cluster = Cluster::new(1);
+    // The shell's descriptor 9 has the lock, and the program inherits it.
+    script(&cluster, "mkdir busy && cd busy && exec 9>../lock && flock 9 && exec $P up -C $C").ok();
+    File::open(cluster.parent().join("lock")).unwrap().try_lock().expect("no daemon has the lock");
+    for pid in cluster.pids() {
+        let here = fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
+        assert_eq!(here.to_str(), Some("/"));
+    }
+}
+
+#[test]
+fn nodes_whose_files_were_removed_are_named_and_can_be_ended() {
+    let cluster = Cluster::up(2);
+    let pids = cluster.pids();
+    fs::rename(cluster.dir().join("run"), cluster.dir().join("gone")).unwrap();
+    let status = cluster.run("status").said().ok();
+    let refusal = cluster.run("down").said().refusal();
+    for pid in &pids {
+        let remedy = format!("`kill {pid}` ends it in order");
+        assert!(status.contains(&remedy) && refusal.contains(&remedy), "{status}{refusal}");
+    }
+    for pid in pids {
+        signal(pid, Signal::TERM);
+        wait_for_end(pid);
+    }
+    cluster.run("up").said().ok();
+    assert!(cluster.run("status").said().ok().contains("it was told to end, and has ended in order"));
+}
+
+#[test]
+fn a_disk_that_was_removed_in_use_is_not_said_to_have_everything() {
+    let cluster = Cluster::up(1);
+    let disk = cluster.dir().join("disks/0");
+    fs::remove_file(&disk).unwrap();
+    let down = cluster.run("down").said();
+    assert!(!down.out.contains("everything"), "{}", down.out);
+    let refusal = down.refusal();
+    assert!(refusal.contains(disk.to_str().unwrap()) && refusal.contains("was removed"), "{refusal}");
+}
+
+/// Lets a command write to a file that has no room, and to a pipe without a reader.
+fn into(cluster: &Cluster, args: &[&str], to: impl Into<Stdio>) -> CommandOutput {
+    let mut command = Command::new(program());
+    command.args(args).env("PLEXUS_DIR", cluster.dir()).stdout(to).stderr(Stdio::piped());
+    CommandOutput::of(command.spawn().unwrap().wait_with_output().unwrap())
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let cluster = Cluster::up(1);
+    into(&cluster, &["registry", "set", "a/b", "value without an end of line"], Stdio::piped()).ok();
+    let commands: [&[&str]; 6] = [
+        &["status"],
+        &["status", "--json"],
+        &["locks"],
+        &["metrics"],
+        &["registry", "get", "a/b"],
+        &["redo"],
+    ];
+    for args in commands {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let refusal = into(&cluster, args, full).refusal();
+        assert!(refusal.contains("standard output: No space left"), "{args:?}: {refusal}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let out = into(&cluster, args, OwnedFd::from(writer));
+        assert_eq!((out.code, out.err.as_str()), (Some(141), ""), "{args:?}");
+    }
+}
