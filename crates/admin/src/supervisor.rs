@@ -16,8 +16,10 @@
 //! | SIGUSR1 | a node of this host is about to kill the node as a fence: it returns |
 
 use std::{
+    fs,
     io::{self, Read},
     os::{fd::AsFd, unix::net::UnixStream, unix::process::ExitStatusExt},
+    path::Path,
     process::{Child, Command, ExitStatus},
     thread,
     time::{Duration, Instant},
@@ -30,7 +32,7 @@ use rustix::{
 };
 use signal_hook::{
     consts::{SIGINT, SIGTERM, SIGUSR1},
-    low_level::pipe,
+    low_level::{pipe, signal_name},
 };
 
 use crate::{
@@ -74,15 +76,31 @@ pub fn run(dir: &ClusterDir, name: &str, mut node: Command) -> Result<u8, StateE
         let started = Instant::now();
         // An announcement of before concerns an earlier incarnation.
         signals.evicted.take();
-        let ended = signals.wait_for(node.spawn().map_err(failed)?).map_err(failed)?;
-        let code = ended.code().unwrap_or_else(|| 128 + ended.signal().unwrap_or_default());
-        let code = u8::try_from(code).unwrap_or(u8::MAX);
-        let was_killed = ended.signal() == Some(Signal::KILL.as_raw()) && signals.evicted.take();
-        if signals.end.is_set || !returns(was_killed, ended, is_return) {
-            return Ok(code);
-        }
-        if was_killed {
-            last_end::note_failure("it was evicted, and a node of its host has killed it as a fence");
+        let out_of_memory = memory_kills();
+        match node.spawn() {
+            Ok(child) => {
+                let ended = signals.wait_for(child).map_err(failed)?;
+                let code = ended.code().unwrap_or_else(|| 128 + ended.signal().unwrap_or_default());
+                let code = u8::try_from(code).unwrap_or(u8::MAX);
+                let was_killed = ended.signal() == Some(Signal::KILL.as_raw()) && signals.evicted.take();
+                if let Some(signal) = ended.signal().filter(|_| !was_killed) {
+                    let name = signal_name(signal).unwrap_or("a signal");
+                    let memory = match memory_kills() > out_of_memory {
+                        true => ": the system killed a process of its control group for lack of memory",
+                        false => "",
+                    };
+                    last_end::note_failure(&format!("it was ended by {name}{memory}"));
+                }
+                if signals.end.is_set || !returns(was_killed, ended, is_return) {
+                    return Ok(code);
+                }
+                if was_killed {
+                    last_end::note_failure("it was evicted, and a node of its host has killed it as a fence");
+                }
+            }
+            // Its file is away while a package is replaced, or the host has no room for a process.
+            Err(error) if is_return => tracing::warn!("{name}: its program does not start: {error}"),
+            Err(error) => return Err(failed(error)),
         }
         if started.elapsed() >= LONG_RUN {
             pause = FIRST_PAUSE;
@@ -96,6 +114,17 @@ pub fn run(dir: &ClusterDir, name: &str, mut node: Command) -> Result<u8, StateE
         let _ = lock.sign(0, 0);
         (pause, is_return) = ((pause * 2).min(LONGEST_PAUSE), true);
     }
+}
+
+/// Returns how often the system has killed a process of the control group of this one for lack of
+/// memory; 0 if it does not say.
+fn memory_kills() -> u64 {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let events = Path::new("/sys/fs/cgroup").join(path).join("memory.events");
+    let events = fs::read_to_string(events).unwrap_or_default();
+    let kills = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    kills.and_then(|kills| kills.parse().ok()).unwrap_or_default()
 }
 
 /// Returns true if the node returns after this end of a run. A return may fail for a reason that
@@ -228,7 +257,33 @@ impl SignalPipe {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    /// As while a package is replaced.
+    #[test]
+    fn a_program_that_is_away_for_a_moment_is_started_when_it_is_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::new(directory.path());
+        fs::create_dir_all(dir.supervisor("n1").parent().unwrap()).unwrap();
+        let [program, away, runs] = ["program", "away", "runs"].map(|name| directory.path().join(name));
+        let script = "#!/bin/sh\necho >> \"$0.runs\"\n[ -e away ] && exit 0\nmv program away\nexit 3\n";
+        fs::write(&program, script.replace("$0.runs", "runs")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        let mut node = Command::new(&program);
+        node.current_dir(directory.path());
+        let supervisor = thread::spawn(move || run(&dir, "n1", node));
+        let start = Instant::now();
+        // The first attempt to return fails.
+        while !away.exists() || start.elapsed() < FIRST_PAUSE * 3 / 2 {
+            assert!(!supervisor.is_finished(), "it has given up");
+            thread::sleep(LOOK_EVERY);
+        }
+        fs::copy(&away, &program).unwrap();
+        assert_eq!(supervisor.join().unwrap().unwrap(), 0);
+        assert_eq!(fs::read_to_string(runs).unwrap().lines().count(), 2);
+    }
 
     #[test]
     fn only_evictions_and_failed_returns_are_followed_by_a_return() {

@@ -341,8 +341,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
 
 /// Runs the node as a child of this process, which returns it after an eviction.
 fn supervise(cluster: &ClusterOptions, name: &str) -> anyhow::Result<()> {
-    // Fails only if the process already leads a session, which is good enough.
-    let _ = rustix::process::setsid();
+    crate::process::detach().context("leaving the starter")?;
     let dir = loaded(cluster)?.dir;
     let mut node = Command::new(this_program()?);
     node.args(std::env::args_os().skip(1).filter(|arg| arg != "--daemon"));
@@ -377,6 +376,9 @@ fn end_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
+        // Behind the trace, so that it is the last line of the log.
+        let why = panic.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        last_end::note_failure(&format!("a fault of this program: {why}"));
         std::process::abort();
     }));
 }
