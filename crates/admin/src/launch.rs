@@ -1,11 +1,15 @@
 //! The start of nodes as processes of their own, and the wait until they serve.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File, OpenOptions},
     io,
     os::{
         fd::RawFd,
-        unix::fs::{FileExt, OpenOptionsExt},
+        unix::{
+            ffi::OsStrExt,
+            fs::{FileExt, OpenOptionsExt},
+        },
     },
     path::{Path, PathBuf},
     process::{Child, Command},
@@ -36,6 +40,9 @@ pub const NOT_IN_ORDER_CODE: u8 = 5;
 /// The exit code of a node that ends because another process acts as the same node. It does not
 /// return by itself, or the two would end each other again and again.
 pub const DOUBLED_CODE: u8 = 6;
+
+/// The time that a process which ends may have its number without its lock.
+const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 /// The interval at which a starting node is asked for its stage.
 const ASK_EVERY: Duration = Duration::from_millis(10);
@@ -238,6 +245,27 @@ impl Launched {
 pub fn tell_reason(fd: RawFd, why: &str) {
     // The log has it too, if its disk is not full.
     let _ = fs::write(format!("/proc/self/fd/{fd}"), why);
+}
+
+/// Returns the process of a node that runs although its files in `run` are gone: a cleaner of
+/// temporary files may have removed them, and then no command finds the node.
+pub fn unreachable_process(dir: &ClusterDir, name: &str) -> Option<u32> {
+    let root = std::path::absolute(dir.root()).ok()?;
+    let wanted = ["node".as_ref(), name.as_ref(), "-C".as_ref(), root.as_os_str()];
+    let is_it = |process: &fs::DirEntry| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<_> = line.split(|byte| *byte == 0).skip(1).map(OsStr::from_bytes).collect();
+        words.starts_with(&wanted) && !words.contains(&OsStr::new("--daemon"))
+    };
+    let find = || {
+        let mut all = fs::read_dir("/proc").ok()?.flatten();
+        all.find_map(|process| process.file_name().to_str()?.parse().ok().filter(|_| is_it(&process)))
+    };
+    let found = find()?;
+    // One that ends has no lock any more for a moment.
+    std::thread::sleep(LOOK_AGAIN);
+    let is_down = matches!(look(dir, name), Seen::Down | Seen::Removed);
+    find().filter(|again| *again == found && is_down)
 }
 
 /// Queries the node called `name`.

@@ -86,7 +86,8 @@ fn handshake(path: &Path) -> io::Result<AttachmentParts> {
         sockopt::set_socket_timeout(&socket, side, Some(TIMEOUT))?;
     }
     let short = ShortPath::of(path)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(short.path())?)?;
+    let address = SocketAddrUnix::new(short.path())?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address))?;
     if peer_user(socket.as_fd())? != rustix::process::getuid().as_raw() {
         return Err(wrong("the node runs as another user"));
     }

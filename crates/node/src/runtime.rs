@@ -93,7 +93,7 @@ pub struct HandedBack {
     pub gave_up: u64,
     /// The number of blocks among them that had to be written.
     pub written: u64,
-    /// The reason why changes of nodes that are gone are not on disk, if any may not be.
+    /// The reason why changes are not on disk, if any may not be.
     pub unrecovered: Option<String>,
 }
 
@@ -361,7 +361,16 @@ impl NodeRuntime {
         }
         let written = self.counts().disk_writes - before;
         progress(written);
-        let unrecovered = shards.redo.as_ref().and_then(|redo| redo.recovery().unrecovered());
+        let displaced = self.group.displaced().map(|path| {
+            let path = path.display();
+            format!("{path} was removed or replaced while nodes used it: what they wrote to it is gone")
+        });
+        let not_recovered = shards
+            .redo
+            .as_ref()
+            .and_then(|redo| redo.recovery().unrecovered())
+            .map(|why| format!("redo is not recovered: {why}; `plexus redo` shows what is left of it"));
+        let unrecovered = displaced.last().or(not_recovered);
         Ok(HandedBack { gave_up, written, unrecovered })
     }
 }

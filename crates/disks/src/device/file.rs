@@ -1,10 +1,10 @@
 //! A device in a file or block device, with direct I/O where the file system allows it.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{File, Metadata, OpenOptions, TryLockError},
     io::{self, Seek, SeekFrom},
     ops::Range,
-    os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
@@ -99,6 +99,13 @@ impl FileDevice {
         let mut file = direct.map_or_else(|| open(OFlags::empty()), Ok)?;
         let length = file.seek(SeekFrom::End(0))?;
         Ok(Self { path: path.into(), file, is_direct, length, has_failed: AtomicBool::new(false) })
+    }
+
+    /// Returns true if the path still leads to this file.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let identity = |meta: Metadata| (meta.dev(), meta.ino(), meta.rdev());
+        let open = self.file.metadata().map(identity);
+        open.is_ok_and(|open| std::fs::metadata(&self.path).is_ok_and(|meta| identity(meta) == open))
     }
 
     /// Returns true after a failed sync.

@@ -7,6 +7,7 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
 };
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -25,7 +26,9 @@ pub fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Borrowed
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one packet"));
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    let mut send =
+        || rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
+    retry_on_intr(&mut send)?;
     Ok(())
 }
 
@@ -36,8 +39,10 @@ pub fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Borrowed
 pub fn receive_packet(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(into)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut receive = || {
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(into)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    };
+    let received = retry_on_intr(&mut receive)?;
     let mut descriptors = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {

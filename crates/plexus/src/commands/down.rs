@@ -4,7 +4,7 @@ use anyhow::bail;
 use plexus_admin::{
     config::{Config, this_host},
     down::{self, Down, DownScope},
-    supervisor,
+    launch, supervisor,
 };
 use plexus_observe::show::count;
 use serde_json::json;
@@ -69,6 +69,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     });
     let others = others(&config, &down);
     let here = this_host();
+    let names = config.nodes.iter().filter(|node| node.host == here).map(|node| &node.name);
+    let lost: Vec<String> = names.filter_map(|name| without_files(&config, name)).collect();
+    if !lost.is_empty() {
+        bail!("{}", lost.join("; "));
+    }
     for node in config.nodes.iter().filter(|node| node.host == here && !down.left.contains(&node.name)) {
         let waited = supervisor::dismiss(&config.dir, &node.name).map_err(anyhow::Error::msg)?;
         if waited && !args.json && down.ended.iter().all(|ended| ended.name != node.name) {
@@ -95,7 +100,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             count(held),
             count(written),
             match (&down.unrecovered, others.is_empty()) {
-                (Some(_), _) => "changes of nodes that were gone before may not be on disk",
+                (Some(_), _) => "but not all changes are on disk",
                 (None, true) => "everything is on disk",
                 (None, false) => "nothing is lost",
             }
@@ -120,9 +125,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         bail!("down, but not cleanly: {why}; {then}");
     }
     match down.unrecovered {
-        Some(why) => bail!("down, but redo is not recovered: {why}; `plexus redo` shows what is left of it"),
+        Some(why) => bail!("down, but {why}"),
         None => Ok(()),
     }
+}
+
+/// Returns a line about a node that runs although its files are gone, if it does.
+pub(super) fn without_files(config: &Config, name: &str) -> Option<String> {
+    let process = launch::unreachable_process(&config.dir, name)?;
+    let run = config.dir.root().join("run");
+    Some(format!(
+        "{name}: process {process} runs, but its files in {} were removed, so no command reaches it; \
+         `kill {process}` ends it in order",
+        run.display()
+    ))
 }
 
 /// Returns a line about the members of other hosts that go on, and one about those that do not.

@@ -12,7 +12,7 @@ use plexus_admin::{
 use plexus_observe::show::{Table, bytes, count, duration};
 use plexus_redo::{RecoveryPhase, RecoveryStatus, RoomWaits};
 
-use super::cluster::Cluster;
+use super::{cluster::Cluster, down::without_files};
 use crate::output;
 
 /// The number of view changes that are shown.
@@ -90,6 +90,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         output::line(&line)?;
     }
     for (name, seen) in &nodes {
+        let lost = matches!(seen, Seen::Down).then(|| without_files(&config, name)).flatten();
+        if let Some(line) = lost {
+            output::line(&line)?;
+            continue;
+        }
         match seen {
             Seen::Alive(status) => {
                 if let Some(LastEnd { at, why }) = last_end(&config.dir, name, true) {
