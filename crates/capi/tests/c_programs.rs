@@ -19,16 +19,20 @@ const LONG: Option<Duration> = Some(TIMEOUT);
 
 /// Compiles an example into `place`, linked with the library that was built with this test.
 fn build(example: &str, place: &Path) -> PathBuf {
+    compile(&format!("examples/{example}.c"), place)
+}
+
+fn compile(source: &str, place: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let test = std::env::current_exe().unwrap();
     let here = test.parent().unwrap();
     let library =
         [here, here.parent().unwrap()].into_iter().find(|place| place.join("libplexus.so").exists());
     let library = library.expect("libplexus.so is built with its tests");
-    let program = place.join(example);
+    let program = place.join(Path::new(source).file_stem().unwrap());
     let compiled = Command::new("cc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_GNU_SOURCE"])
-        .arg(root.join("examples").join(format!("{example}.c")))
+        .arg(root.join(source))
         .arg("-I")
         .arg(root.join("include"))
         .arg("-L")
@@ -51,6 +55,15 @@ fn the_tour_succeeds_between_two_nodes() {
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         assert_eq!(run.stdout, b"all checks passed\n");
     }
+}
+
+#[test]
+fn a_program_whose_calls_are_interrupted_by_a_timer_attaches() {
+    let cluster = Cluster::start(1, 1, RailKind::Shm);
+    let program = compile("tests/signals.c", cluster.directory());
+    let run = Command::new(program).arg(cluster.socket(0)).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(run.stdout, b"attached\n");
 }
 
 #[test]
