@@ -12,6 +12,7 @@ use std::{
 };
 
 use plexus_interconnect::executor::{self, Descriptor};
+use rustix::net::RecvFlags;
 use rustls::{ServerConfig, ServerConnection};
 
 use super::{MOST_BYTES, MOST_START_BYTES, Outgoing, Received, Start, read, read_start};
@@ -50,7 +51,7 @@ impl Socket {
         // On the stack, so that an idle session has no buffer.
         let mut read = |socket: BorrowedFd<'_>| {
             let mut piece = [const { MaybeUninit::uninit() }; PIECE];
-            let (bytes, _) = rustix::io::read(socket, &mut piece)?;
+            let ((bytes, _), _) = rustix::net::recv(socket, &mut piece, RecvFlags::empty())?;
             take(bytes);
             Ok(bytes.len())
         };

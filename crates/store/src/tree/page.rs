@@ -18,7 +18,7 @@
 //! key. An entry of an inner page
 //! has the block of a child as its value (8 bytes) and the low key of the child.
 
-use std::ops::Range;
+use std::{cmp::Ordering, ops::Range};
 
 use plexus_base::BlockId;
 use plexus_cache::BlockChange;
@@ -78,8 +78,11 @@ pub(crate) struct Node<'a>(&'a [u8]);
 /// An entry: its key and its value.
 pub(crate) type Entry<'a> = (&'a [u8], &'a [u8]);
 
+const LOST: Malformed = Malformed("a cell is beyond its end");
+
 impl<'a> Node<'a> {
     /// Checks the parts of a page that all others rely on.
+    #[inline]
     pub(crate) fn of(user: &'a [u8]) -> Result<Self, Malformed> {
         let node = Self(user);
         let slots_end = SLOTS + 2 * node.count();
@@ -89,6 +92,7 @@ impl<'a> Node<'a> {
         }
     }
 
+    #[inline]
     fn word(&self, at: usize) -> usize {
         usize::from(u16::from_le_bytes([self.0[at], self.0[at + 1]]))
     }
@@ -112,13 +116,20 @@ impl<'a> Node<'a> {
         (block != NO_BLOCK).then_some(BlockId(block))
     }
 
+    #[inline]
     fn cell(&self, place: usize) -> Result<Entry<'a>, Malformed> {
-        let lost = Malformed("a cell is beyond its end");
-        let cell = self.0.get(place..).ok_or(lost)?;
-        let (head, bytes) = cell.split_first_chunk::<CELL>().ok_or(lost)?;
+        let (key, rest, value) = self.key_of_cell(place)?;
+        Ok((key, rest.get(..value).ok_or(LOST)?))
+    }
+
+    /// Returns the key of a cell, the bytes behind it, and how many of them are its value.
+    #[inline]
+    fn key_of_cell(&self, place: usize) -> Result<(&'a [u8], &'a [u8], usize), Malformed> {
+        let cell = self.0.get(place..).ok_or(LOST)?;
+        let (head, bytes) = cell.split_first_chunk::<CELL>().ok_or(LOST)?;
         let [key, value] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes).map(usize::from);
-        let (key, rest) = bytes.split_at_checked(key).ok_or(lost)?;
-        Ok((key, rest.get(..value).ok_or(lost)?))
+        let (key, rest) = bytes.split_at_checked(key).ok_or(LOST)?;
+        Ok((key, rest, value))
     }
 
     /// Returns the key below which all keys of the page are.
@@ -130,6 +141,7 @@ impl<'a> Node<'a> {
     }
 
     /// Returns the lowest key that the page may have.
+    #[inline]
     pub(crate) fn low(&self) -> Result<&'a [u8], Malformed> {
         match self.word(LOW) {
             0 => Ok(&[]),
@@ -147,6 +159,7 @@ impl<'a> Node<'a> {
         (0..self.count()).map(size).sum()
     }
 
+    #[inline]
     pub(crate) fn entry(&self, index: usize) -> Result<Entry<'a>, Malformed> {
         self.cell(self.word(SLOTS + 2 * index))
     }
@@ -156,11 +169,12 @@ impl<'a> Node<'a> {
         let (mut from, mut to) = (0, self.count());
         while from < to {
             let middle = usize::midpoint(from, to);
-            let found = self.entry(middle)?.0;
-            if found < key || with_it && found == key {
-                from = middle + 1;
-            } else {
-                to = middle;
+            // Its value is not looked at.
+            let (found, ..) = self.key_of_cell(self.word(SLOTS + 2 * middle))?;
+            match found.cmp(key) {
+                Ordering::Less => from = middle + 1,
+                Ordering::Equal if with_it => from = middle + 1,
+                _ => to = middle,
             }
         }
         Ok(from)
