@@ -3,7 +3,7 @@
 //!
 //! This crate knows nothing of cluster logic. It does not block, does not allocate on a hot path
 //! and has no side effects. The exceptions are [`clock::now`], [`durable`], [`reserved`],
-//! [`processes`] and [`latest`], which only drivers call, never protocols.
+//! [`processes`], [`threads`] and [`latest`], which only drivers call, never protocols.
 
 // The code that the `wire` macros generate names this crate.
 extern crate self as plexus_base;
@@ -20,6 +20,7 @@ pub mod locks;
 mod named;
 pub mod processes;
 pub mod reserved;
+pub mod threads;
 pub mod waiting;
 pub mod wire;
 

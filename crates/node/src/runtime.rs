@@ -195,7 +195,8 @@ impl NodeRuntime {
         }
         let (tell, told) = mpsc::channel();
         let membership = self.membership.clone();
-        thread::spawn(move || {
+        // Without a thread nothing is told, and the others wait.
+        let _ = thread::Builder::new().spawn(move || {
             // Fails only if the receiver has stopped waiting.
             let _ = tell.send(membership.leave());
         });

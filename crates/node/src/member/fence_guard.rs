@@ -65,17 +65,18 @@ pub fn serve(within: Duration, words: &[OsString]) -> Result<(), String> {
     let (reader, writer) = io::pipe().map_err(|error| failed("no pipe for its output", error))?;
     let (tell, read) = mpsc::channel::<()>();
     let last = Arc::new(Mutex::new(String::new()));
+    let kept = Arc::clone(&last);
+    let keep = thread::Builder::new().spawn(move || {
+        keep_last_line(BufReader::new(reader), &kept);
+        drop(tell);
+    });
+    keep.map_err(|error| failed("no thread for its output", error))?;
     let child = {
         let errors = writer.try_clone().map_err(|error| failed("no pipe for its output", error))?;
         let mut command = Command::new(program);
         command.args(words).stdin(Stdio::null()).stdout(writer).stderr(errors).process_group(0);
         command.spawn().map_err(|error| failed(&program.display().to_string(), error))?
     };
-    let kept = Arc::clone(&last);
-    thread::spawn(move || {
-        keep_last_line(BufReader::new(reader), &kept);
-        drop(tell);
-    });
     let (group, end) = (Pid::from_child(&child), Instant::now() + within);
     // The leader stays a zombie, so that the number of the group is not used again.
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

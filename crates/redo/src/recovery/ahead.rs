@@ -3,9 +3,10 @@
 
 use std::{
     sync::{Mutex, PoisonError},
-    thread::{Scope, ScopedJoinHandle},
+    thread::Scope,
 };
 
+use plexus_base::threads::{Beside, beside};
 use plexus_disks::{Buffer, Device, DiskError};
 
 /// The least bytes of a read behind which more is read.
@@ -19,7 +20,7 @@ pub(super) struct ReadAhead<'scope, 'env> {
 }
 
 /// The bytes that are being read: at this offset, so many.
-type NextRead<'scope> = (u64, usize, ScopedJoinHandle<'scope, Result<Buffer, DiskError>>);
+type NextRead<'scope> = (u64, usize, Beside<'scope, Result<Buffer, DiskError>>);
 
 impl<'scope, 'env> ReadAhead<'scope, 'env> {
     /// Reads `device` on threads of `scope`.
@@ -40,7 +41,7 @@ impl Device for ReadAhead<'_, '_> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         match next.take() {
             Some((at, length, read)) if (at, length) == (offset, into.len()) => {
-                let bytes = read.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                let bytes = read.join()?;
                 into.copy_from_slice(&bytes[..into.len()]);
             }
             _ => self.device.read(offset, into)?,
@@ -49,7 +50,7 @@ impl Device for ReadAhead<'_, '_> {
         let length = (into.len() as u64).min(self.length() - behind) as usize;
         if length >= LEAST {
             let device = self.device;
-            let read = self.scope.spawn(move || {
+            let read = beside(self.scope, move || {
                 let mut bytes = Buffer::zeroed(length);
                 device.read(behind, &mut bytes[..length]).map(|()| bytes)
             });

@@ -5,7 +5,7 @@ use std::{
     thread,
 };
 
-use plexus_base::BlockId;
+use plexus_base::{BlockId, threads::beside};
 use plexus_disks::{
     Buffer, DiskError, Group, Page, PageError, Version, apply_patch, mirror::BlockCopy, page_of_image,
 };
@@ -66,9 +66,9 @@ fn in_parts<T: Sync>(
         // The last part is empty: it only syncs the one before.
         let part: Vec<T> = blocks.by_ref().take(BLOCKS_PER_SYNC).collect();
         let next = thread::scope(|scope| {
-            let next = scope.spawn(|| bring_up(&part));
+            let next = beside(scope, || bring_up(&part));
             report(std::mem::take(&mut written), &sync, each);
-            next.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            next.join()
         });
         if part.is_empty() || cancel.load(Relaxed) {
             return;
@@ -109,10 +109,10 @@ fn bring_up_all(
     let mut parts = blocks.chunks(blocks.len().div_ceil(THREADS).max(1));
     let first = parts.next().unwrap_or_default();
     thread::scope(|scope| {
-        let others: Vec<_> = parts.map(|blocks| scope.spawn(move || part(blocks))).collect();
+        let others: Vec<_> = parts.map(|blocks| beside(scope, move || part(blocks))).collect();
         let mut results = part(first);
         for other in others {
-            results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            results.extend(other.join());
         }
         results
     })
