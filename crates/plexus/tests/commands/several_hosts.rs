@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use plexus_namespaces::{Lan, device};
+use plexus_namespaces::{Direction, Lan, device, need};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ exit 0"#;
 /// Three machines. Their nodes end with them.
 struct Machines {
     place: tempfile::TempDir,
-    _lan: Lan,
+    lan: Lan,
 }
 
 impl Machines {
@@ -74,7 +74,7 @@ impl Machines {
         script("ssh", "host=$1; shift; exec on $host \"$*\"".into());
         let copy = "shift; while [ $# -gt 1 ]; do files=\"$files $1\"; shift; done";
         script("scp", format!("{copy}; exec cp -p $files \"{root}/${{1%%:*}}/${{1#*:}}\""));
-        Some(Self { place, _lan: lan })
+        Some(Self { place, lan })
     }
 
     /// Runs a line of a shell on a machine.
@@ -231,6 +231,24 @@ fn commands_reach_the_nodes_of_the_other_machine_through_a_local_node() {
     assert_eq!(status["nodes"][1]["state"], "removed", "{status}");
     let down = alpha("plexus down --all").ok();
     assert!(down.contains("c1: down: 1 nodes"), "{down}");
+}
+
+/// As in a tunnel with 1,280 bytes, whose ends do not say that a packet was too long.
+#[test]
+fn served_voting_files_are_reached_where_long_packets_are_lost_without_a_word() {
+    let Some(machines) = Machines::new() else { return };
+    if let Err(why) = need(&[("nft", "nftables")]) {
+        return eprintln!("skipped: {why}");
+    }
+    for host in 0..2 {
+        machines.lan.host(host).allow_rules().unwrap();
+        machines.lan.host(host).rule(Direction::In, "ip protocol udp ip length > 1280 drop").unwrap();
+    }
+    machines.cluster_up();
+    let status = || json!(machines.on("alpha", "plexus status -C c1").ok());
+    let all_vote = |status: &Value| status.as_str().is_some_and(|text| text.contains("votes: 3 of 3"));
+    until("all voting files answer", status, all_vote);
+    machines.on("alpha", "plexus down -C c1 --all").ok();
 }
 
 #[test]
