@@ -305,7 +305,8 @@ fn create_with(
         why => why.into(),
     })?;
     check_place(&config.dir)?;
-    let building = beside(root)?;
+    // The lock shows other commands that this one still runs.
+    let (building, _lock) = beside(root)?;
     let result = fill(config, &text, &ClusterDir::new(&building), has, disks).and_then(|()| {
         std::fs::rename(&building, root).map_err(CreateError::io("putting the cluster in place", root))
     });
@@ -329,16 +330,32 @@ fn check_place(dir: &ClusterDir) -> Result<(), CreateError> {
     }
 }
 
-/// Creates a directory that can be renamed to `root`.
-fn beside(root: &Path) -> Result<PathBuf, CreateError> {
+/// Creates and locks a directory that can be renamed to `root`, and removes those of commands that
+/// were killed.
+fn beside(root: &Path) -> Result<(PathBuf, File), CreateError> {
     let refused = CreateError::io("making the directory", root);
     let Some(name) = root.file_name() else {
         return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, "the path does not end in a name")));
     };
-    let building =
-        root.with_file_name(format!(".{}.plexus-init-{}", name.to_string_lossy(), std::process::id()));
+    let start = format!(".{}.plexus-init-", name.to_string_lossy());
+    let parent = root.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let locked = |path: &Path| {
+        let directory = File::open(path)?;
+        directory.try_lock()?;
+        Ok::<_, io::Error>(directory)
+    };
+    let others = std::fs::read_dir(parent).into_iter().flatten().flatten();
+    for other in others.filter(|other| other.file_name().to_string_lossy().starts_with(&start)) {
+        if locked(&other.path()).is_ok() {
+            // What stays takes only room.
+            let _ = std::fs::remove_dir_all(other.path());
+        }
+    }
+    let building = root.with_file_name(format!("{start}{}", std::process::id()));
+    let refused = |error| CreateError::io("making the directory", root)(error);
     DirBuilder::new().mode(0o700).create(&building).map_err(refused)?;
-    Ok(building)
+    let lock = locked(&building).map_err(refused)?;
+    Ok((building, lock))
 }
 
 fn fill(

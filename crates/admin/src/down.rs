@@ -77,8 +77,8 @@ pub struct Down {
     pub clean: bool,
     /// The reason why not all nodes handed back and left.
     pub why: Option<String>,
-    /// The reason why changes are not on disk, if any may not be: they are in redo that could not be
-    /// recovered, or a disk was removed.
+    /// The reason why changes are not on disk, if any may not be: they are in redo that could not
+    /// be recovered, or a disk was removed.
     pub unrecovered: Option<String>,
     /// The nodes that did not end.
     pub left: Vec<String>,

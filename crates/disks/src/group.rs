@@ -170,8 +170,8 @@ impl Group {
         self.disks.iter().filter(|disk| !disk.is_direct).map(|disk| disk.path.as_path())
     }
 
-    /// Returns the disks of this group that are at their paths no more: they were removed or replaced
-    /// while they were open, and end with the last process that has them open.
+    /// Returns the disks of this group that are at their paths no more: they were removed or
+    /// replaced while they were open, and end with the last process that has them open.
     pub fn displaced(&self) -> impl Iterator<Item = &Path> {
         self.disks.iter().filter(|disk| !disk.is_in_place()).map(|disk| disk.path.as_path())
     }

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -43,6 +44,24 @@ impl Cluster {
         };
         Ok(Config::load(&ClusterDir::new(dir))?)
     }
+
+    /// Loads the configuration for a command that makes files in the cluster's directory.
+    ///
+    /// # Errors
+    /// This is root, and the directory is another user's, whose nodes could not open the files.
+    pub(crate) fn load_as_owner(&self) -> anyhow::Result<Config> {
+        let config = self.load()?;
+        let root = config.dir.root();
+        let owner = std::fs::metadata(root).with_context(|| root.display().to_string())?.uid();
+        if rustix::process::geteuid().is_root() && owner != 0 {
+            bail!(
+                "{} belongs to user {owner}, who could not open what root makes there; run this as that user: \
+                 `sudo -u '#{owner}' plexus ...`",
+                root.display()
+            );
+        }
+        Ok(config)
+    }
 }
 
 /// The options that most commands share: the cluster and the form of the result.
@@ -59,6 +78,11 @@ impl ClusterOptions {
     /// Loads the configuration of the cluster.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
         self.cluster.load()
+    }
+
+    /// Loads it for a command that makes files, as [`Cluster::load_as_owner`] does.
+    pub(crate) fn load_as_owner(&self) -> anyhow::Result<Config> {
+        self.cluster.load_as_owner()
     }
 }
 

@@ -28,7 +28,7 @@ enum KeyCommand {
 
 /// Runs `plexus key`.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let dir = args.cluster.load()?.dir;
+    let dir = args.cluster.load_as_owner()?.dir;
     let (path, then) = match args.command {
         KeyCommand::Create => {
             (keys::create(&dir)?, "created; copy it to every machine of the cluster".to_owned())

@@ -245,6 +245,7 @@ TimeoutStartSec=infinity
 TimeoutStopSec=11min
 KillMode=mixed
 LimitMEMLOCK=infinity
+LimitNOFILE=524288
 LimitRTPRIO=20
 ",
         log = log.display()

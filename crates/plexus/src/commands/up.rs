@@ -62,7 +62,7 @@ pub(crate) struct Args {
 
 /// Runs `plexus up`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let config = args.cluster.load()?;
+    let config = args.cluster.load_as_owner()?;
     let names: Vec<_> = local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect();
     create::complete(&config, &this_host(), &disk_creation(args.force))?;
     start_nodes(&config, &names, args.json)?;

@@ -46,7 +46,7 @@ enum VoteCommand {
 
 /// Runs `plexus vote`.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let config = args.cluster.load()?;
+    let config = args.cluster.load_as_owner()?;
     let (Voting { id, path, .. }, state) = match args.command {
         VoteCommand::Add { path, node } => (add(&config, &path, node)?, "votes"),
         VoteCommand::Remove { file } => (remove(&config, &file)?, "no longer votes"),

@@ -95,3 +95,31 @@ fn output_that_cannot_be_written_is_a_failure() {
         assert_eq!((out.code, out.err.as_str()), (Some(141), ""), "{args:?}");
     }
 }
+
+#[test]
+fn root_makes_no_file_in_the_cluster_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: this test is not root");
+    }
+    let cluster = Cluster::new(1);
+    std::os::unix::fs::chown(cluster.dir(), Some(65534), None).unwrap();
+    for args in [&["up"][..], &["key", "rotate"]] {
+        let refusal = into(&cluster, args, Stdio::piped()).refusal();
+        assert!(refusal.contains("belongs to user 65534") && refusal.contains("sudo -u"), "{refusal}");
+    }
+    assert!(!cluster.dir().join("keys/next.key").exists());
+    assert_eq!(fs::read_dir(cluster.dir().join("run")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_killed_init_has_left_is_removed_by_the_next_one() {
+    let cluster = Cluster::nowhere();
+    let left = cluster.parent().join(".c1.plexus-init-1");
+    fs::create_dir_all(left.join("disks")).unwrap();
+    let runs = cluster.parent().join(".c1.plexus-init-2");
+    fs::create_dir(&runs).unwrap();
+    let lock = File::open(&runs).unwrap();
+    lock.lock().unwrap();
+    cluster.run("init").args(["--nodes", "1", "--no-sql", "--size-mib", "8"]).said().ok();
+    assert!(!left.exists() && runs.exists(), "only that of a command that runs is kept");
+}
