@@ -206,27 +206,30 @@ impl Collected<'_> {
     /// Adds the rows of the result that a row, with the values of its window functions, makes.
     /// Returns their number.
     fn add(&mut self, run: &mut Run<'_>, row: &[Value]) -> Result<usize> {
-        let mut made = Vec::new();
         if self.query.sets.is_empty() {
-            made.push(project(run, self.query, row)?);
-        } else {
-            for values in call_all(&self.query.sets, run.inputs(row), true)? {
-                made.push(project(run, self.query, &[row, &values].concat())?);
-            }
+            let made = project(run, self.query, row)?;
+            self.push(run, made)?;
+            return Ok(1);
+        }
+        let mut made = Vec::new();
+        for values in call_all(&self.query.sets, run.inputs(row), true)? {
+            made.push(project(run, self.query, &[row, &values].concat())?);
         }
         let count = made.len();
-        for row in made {
-            if let Some(seen) = &mut self.seen {
-                let key = encode::identity(&row.row);
-                let bytes = size_of::<Vec<u8>>() + key.len();
-                if !seen.insert(key) {
-                    continue;
-                }
-                run.keep_bytes(bytes)?;
-            }
-            self.rows.push(row)?;
-        }
+        made.into_iter().try_for_each(|row| self.push(run, row))?;
         Ok(count)
+    }
+
+    fn push(&mut self, run: &mut Run<'_>, row: OrderedRow) -> Result<()> {
+        if let Some(seen) = &mut self.seen {
+            let key = encode::identity(&row.row);
+            let bytes = size_of::<Vec<u8>>() + key.len();
+            if !seen.insert(key) {
+                return Ok(());
+            }
+            run.keep_bytes(bytes)?;
+        }
+        self.rows.push(row)
     }
 }
 
