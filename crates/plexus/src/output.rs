@@ -47,8 +47,8 @@ pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     line(&serde_json::to_string(value)?)
 }
 
-/// Prints a line of a result. If nobody reads on (`| head`), the command ends with the exit code of
-/// SIGPIPE and without words.
+/// Prints a line of a result. If its reader has closed the pipe (`| head`), the command ends with
+/// the exit code of SIGPIPE and without a message.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     bytes(format!("{text}\n").as_bytes())
 }
