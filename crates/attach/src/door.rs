@@ -31,6 +31,7 @@ use plexus_interconnect::Listening;
 use plexus_membership::subsystem::WorkerPort;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
+    io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt},
     process::getuid,
 };
@@ -39,6 +40,9 @@ use super::{AttachedProgram, Programs, Seat};
 
 /// The pause after the system had no descriptor for the next program.
 const RETRY: Duration = Duration::from_millis(50);
+
+/// How often that is tried for a program. It waits longer for an answer than all of this takes.
+const TRIES: u32 = 40;
 
 /// The longest that each message of a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -137,6 +141,7 @@ impl Drop for AttachServer {
 /// Accepts programs and notices their ends.
 fn accept(listener: &OwnedFd, state: &Arc<ServerState>) {
     let mut inside: Vec<AcceptedProgram> = Vec::new();
+    let mut shortage = Shortage { tries: 0, spare: Event::create().ok() };
     while !state.closed.load(Ordering::Acquire) {
         inside.append(&mut state.inside.lock().unwrap_or_else(PoisonError::into_inner));
         let mut events = vec![PollFd::new(listener, PollFlags::IN), PollFd::new(&state.look, PollFlags::IN)];
@@ -165,40 +170,71 @@ fn accept(listener: &OwnedFd, state: &Arc<ServerState>) {
             let _ = rustix::io::read(&state.look, &mut [0; 8]);
         }
         if happened[0] {
-            accept_program(listener, state);
+            accept_program(listener, state, &mut shortage);
         }
     }
 }
 
+/// What the acceptor knows of missing descriptors.
+struct Shortage {
+    /// How often the next program could not be accepted.
+    tries: u32,
+    /// A descriptor whose place is used to tell a program that no other is left.
+    spare: Option<Event>,
+}
+
 /// Accepts the next program and runs its handshake on a thread of its own.
-fn accept_program(listener: &OwnedFd, state: &Arc<ServerState>) {
-    let socket = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+fn accept_program(listener: &OwnedFd, state: &Arc<ServerState>, shortage: &mut Shortage) {
+    let next = || rustix::net::accept_with(listener, SocketFlags::CLOEXEC);
+    let socket = match next() {
         Ok(socket) => socket,
-        Err(error) => return not_accepted(error),
+        // It has gone.
+        Err(Errno::WOULDBLOCK) => return,
+        Err(error) => {
+            shortage.tries += 1;
+            if shortage.tries >= TRIES {
+                shortage.tries = 0;
+                drop(shortage.spare.take());
+                if let Ok(socket) = next() {
+                    refuse(&socket, &error.into());
+                }
+                shortage.spare = Event::create().ok();
+            }
+            // An immediate retry would only burn a core.
+            return thread::sleep(RETRY);
+        }
     };
+    shortage.tries = 0;
     if state.taken.fetch_add(1, Ordering::AcqRel) >= MAX_CLIENTS {
         state.taken.fetch_sub(1, Ordering::AcqRel);
         // A program that does not read this sees the socket closed.
         let _ = send_packet(socket.as_fd(), &Welcome::encode(&Err(Refusal::Full)), &[]);
         return;
     }
-    let seat = Seat { socket, taken: Arc::clone(&state.taken) };
-    let state = Arc::clone(state);
-    // Without a thread the socket is closed, and the program reports that.
-    let _ = thread::Builder::new().name("plexus-attaching".into()).spawn(move || {
-        if let Err(why) = state.let_in(seat) {
-            tracing::debug!("program refused: {why}");
-        }
-    });
+    let seat = Arc::new(Seat { socket, taken: Arc::clone(&state.taken) });
+    let (state, taken) = (Arc::clone(state), Arc::clone(&seat));
+    let handshake = move || match state.let_in(&taken) {
+        Err(error) if is_shortage(&error) => refuse(&taken.socket, &error),
+        Err(why) => tracing::debug!("program refused: {why}"),
+        Ok(()) => {}
+    };
+    if let Err(error) = thread::Builder::new().name("plexus-attaching".into()).spawn(handshake) {
+        refuse(&seat.socket, &error);
+    }
 }
 
-/// Handles a failed accept: the program has gone, or no descriptors are left. In the latter case an
-/// immediate retry would only burn a core.
-fn not_accepted(error: rustix::io::Errno) {
-    if error != rustix::io::Errno::WOULDBLOCK {
-        tracing::warn!(%error, "cannot accept a program");
-        thread::sleep(RETRY);
-    }
+/// Returns true if the node lacks something that a program needs.
+fn is_shortage(error: &io::Error) -> bool {
+    use io::ErrorKind::{Other, OutOfMemory, StorageFull};
+    matches!(error.kind(), Other | OutOfMemory | StorageFull)
+        || matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS))
+}
+
+/// Tells a program that this node lacks something for it, and the log what.
+fn refuse(socket: &OwnedFd, why: &io::Error) {
+    tracing::warn!("a program was refused: {why}");
+    // A program that does not read this sees the socket closed.
+    let _ = send_packet(socket.as_fd(), &Welcome::encode(&Err(Refusal::NoResources)), &[]);
 }
 
 impl ServerState {
@@ -207,7 +243,7 @@ impl ServerState {
         let _ = rustix::io::write(&self.look, &1u64.to_ne_bytes());
     }
 
-    fn let_in(&self, seat: Seat) -> io::Result<()> {
+    fn let_in(&self, seat: &Arc<Seat>) -> io::Result<()> {
         let socket = seat.socket.try_clone()?;
         let process = PeerProcess::of(socket.as_fd())?;
         if process.uid != getuid().as_raw() {
@@ -231,7 +267,6 @@ impl ServerState {
             _ => return Err(refused("malformed end of the handshake".into())),
         };
         send_packet(socket.as_fd(), &[GO], &[])?;
-        let seat = Arc::new(seat);
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that the end of the node also disconnects a program that is handed
         // over now.
@@ -241,7 +276,7 @@ impl ServerState {
         inside.push(AcceptedProgram { process: process.pidfd, socket, gone });
         for (worker, (rail, bell)) in rails.into_iter().zip(given.bells).enumerate() {
             let attached =
-                AttachedProgram { id: given.client, rail: Box::new(rail), seat: Arc::clone(&seat), bell };
+                AttachedProgram { id: given.client, rail: Box::new(rail), seat: Arc::clone(seat), bell };
             self.offer.port.submit(WorkerId(worker as u8), attached);
         }
         drop(inside);

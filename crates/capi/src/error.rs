@@ -71,10 +71,7 @@ pub(crate) fn code(error: &Error) -> c_int {
             LockRefusal::TimedOut => TIMED_OUT,
             LockRefusal::Cancelled => CANCELLED,
             LockRefusal::Deadlock => DEADLOCK,
-            LockRefusal::TooManyWaiting
-            | LockRefusal::TooManyLocks
-            | LockRefusal::TooManyConversions
-            | LockRefusal::Overloaded => BUSY,
+            LockRefusal::TooManyWaiting | LockRefusal::TooManyLocks | LockRefusal::TooManyConversions => BUSY,
             LockRefusal::Unknown => NO_LOCK,
             LockRefusal::Busy => IN_PROGRESS,
             LockRefusal::NotWriter => NOT_WRITER,

@@ -103,8 +103,8 @@ fn handshake(path: &Path) -> io::Result<AttachmentParts> {
     if packet.is_empty() {
         return Err(sent.err().unwrap_or_else(|| wrong("the node closed the connection")));
     }
-    let welcome =
-        Welcome::decode(&packet).map_err(|refusal| wrong(&format!("the node refused: {refusal}")))?;
+    let refused = |refusal| wrong(&format!("the node refused: {refusal}"));
+    let welcome = Welcome::decode(&packet).map_err(refused)?;
     let workers = usize::from(welcome.workers);
     if descriptors.len() != 3 + 3 * workers {
         return Err(wrong("the node passed a wrong number of descriptors"));
@@ -131,8 +131,10 @@ fn handshake(path: &Path) -> io::Result<AttachmentParts> {
     pass.push(notice.fd());
     send_packet(socket.as_fd(), &[GO], &pass)?;
     let (packet, _) = receive_packet(socket.as_fd())?;
-    if packet != [GO] {
-        return Err(wrong("the node did not complete the handshake"));
+    match Welcome::decode(&packet) {
+        _ if packet == [GO] => {}
+        Err(refusal) if !packet.is_empty() => return Err(refused(refusal)),
+        _ => return Err(wrong("the node did not complete the handshake")),
     }
     Ok(AttachmentParts { welcome, pipes, notice, wake_up, lease, arena, socket, gone })
 }

@@ -35,13 +35,11 @@ const DEADLOCK_AFTER: Nanos = Nanos::from_ms(200);
 /// The most requests that wait for one resource.
 const WAITING_MAX: usize = 100_000;
 
-/// The most locks that clients of this node have at one worker.
+/// The most locks that clients of this node have at one worker, and the most messages that wait in
+/// memory for one member or its links when a new lock is requested of it. Without the second limit
+/// a client that requests and gives up locks of a silent master would fill the memory. A lower one
+/// would refuse the requests of others when a program with many locks ends.
 const LOCKS_MAX: usize = 4_000_000;
-
-/// The most messages that wait in memory for one member or its links. Beyond it new locks of that
-/// master are refused. Earlier locks go on: each is converted, cancelled and released at most once
-/// before an answer.
-const BEHIND_MAX: usize = 1 << 12;
 
 /// The port that brings tasks to the workers.
 pub(crate) type LockPort = dyn WorkerPort<LockService>;
@@ -248,7 +246,7 @@ impl LockService {
         }
         if self.is_behind(net, &request) {
             self.watched.remove(&lock);
-            return Some(Err(LockError::Refused(LockRefusal::Overloaded)));
+            return Some(Err(LockError::Refused(LockRefusal::TooManyLocks)));
         }
         self.asking = Some((lock, None));
         self.handle(net, Event::Request(request));
@@ -277,7 +275,7 @@ impl LockService {
             Event::Request(request) if self.is_behind(net, &request) => {
                 self.program_notices.push(ProgramNotice::Answer(
                     request.lock,
-                    Err(LockError::Refused(LockRefusal::Overloaded)),
+                    Err(LockError::Refused(LockRefusal::TooManyLocks)),
                 ));
             }
             event => self.handle(net, event),
@@ -291,7 +289,7 @@ impl LockService {
         let Some(master) = self.shard.as_ref().and_then(|shard| shard.master(&new.name)) else {
             return false;
         };
-        net.backlog(master) >= BEHIND_MAX
+        net.backlog(master) >= self.config.locks_max
     }
 
     /// Takes the notices for programs.

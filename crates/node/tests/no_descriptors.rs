@@ -1,5 +1,5 @@
-//! A node that has no descriptors left: clients of its sockets wait, and it does not burn a core
-//! over them. The test has a process of its own because the limit is that of the process.
+//! A node that has no descriptors left: clients of its sockets wait, it does not burn a core over
+//! them, and programs that waited for some time are told why. The test has a process of its own because the limit is that of the process.
 
 mod cluster;
 
@@ -105,4 +105,13 @@ fn a_node_without_descriptors_waits_for_some_and_serves_then() {
     let operator = UnixStream::from(operators[operator].try_clone().unwrap());
     BufReader::new(operator).read_line(&mut answer).unwrap();
     assert!(answer.starts_with("{\"ok\":"), "{answer}");
+    let last = sockets(SocketType::SEQPACKET);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(first_free), ..before }).unwrap();
+    let refused = last.iter().any(|program| {
+        connect(program, &paths[0]);
+        let (packet, _) = receive_packet(program.as_fd()).unwrap();
+        hello::Welcome::decode(&packet) == Err(hello::Refusal::NoResources)
+    });
+    assert!(refused, "programs are told that no descriptor is left");
+    setrlimit(Resource::Nofile, before).unwrap();
 }

@@ -268,7 +268,7 @@ pub async fn accept<L: AsFd, S>(
         match listener.read(&take).await {
             Ok(client) => serve(client),
             Err(error) => {
-                tracing::debug!("a client of SQL cannot be accepted: {error}");
+                tracing::warn!("a client of SQL cannot be accepted: {error}");
                 executor::sleep(RETRY).await;
             }
         }

@@ -37,14 +37,11 @@ pub enum LockRefusal {
     /// The lock was converted so often that its request numbers are used up.
     #[error("converted 2^32 times; unlock it and lock it again")]
     TooManyConversions,
-    /// The master's request queue is full.
-    #[error("the master's request queue is full; retry later")]
-    Overloaded,
 }
 
 crate::numbered! {
     impl LockRefusal as "reason" {
-        NotGranted, TimedOut, Cancelled, Deadlock, TooManyWaiting, TooManyLocks, Unknown, Busy, NotWriter, TooManyConversions, Overloaded
+        NotGranted, TimedOut, Cancelled, Deadlock, TooManyWaiting, TooManyLocks, Unknown, Busy, NotWriter, TooManyConversions
     }
 }
 

@@ -35,8 +35,7 @@ pub(crate) fn refused(run: &Locks, id: Id, why: LockRefusal) -> Result<(), Broke
                 LockRefusal::Unknown
                 | LockRefusal::Busy
                 | LockRefusal::NotWriter
-                | LockRefusal::TooManyConversions
-                | LockRefusal::Overloaded => false,
+                | LockRefusal::TooManyConversions => false,
             };
             if good { Ok(()) } else { Err(broken(format!("{id:?} is refused ({why}) and is {lock:?}"))) }
         }

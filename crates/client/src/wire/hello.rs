@@ -31,8 +31,8 @@
 //!   eventfd by which only this program wakes it.
 //!
 //! The program then sends a packet of one byte ([`GO`]) with the descriptors of its own rings, one
-//! per worker, and of the page with its own notice. The node answers with the same byte. From then
-//! on both use the rings and send nothing over the socket. The end of the socket is the end of the
+//! per worker, and of the page with its own notice. The node answers with the same byte, or with a
+//! refusal as above. After the byte both use the rings and send nothing over the socket. The end of the socket is the end of the
 //! attachment.
 //!
 //! A notice is the first eight bytes of its page, native endian. It is odd while its owner sleeps
@@ -110,6 +110,11 @@ pub enum Refusal {
     /// The node has its maximum of programs.
     #[error("the node has its maximum of attached programs; end one")]
     Full = 3,
+    /// The node has no descriptors, memory or thread for it.
+    #[error(
+        "it has no descriptors, memory or threads left for a program; its log says which, and its limits can be raised"
+    )]
+    NoResources = 4,
 }
 
 /// The node's answer.
@@ -179,6 +184,7 @@ impl Welcome {
             0 if fits => Ok(Self { node: NodeId(node), nodes, workers, client, arena }),
             2 => Err(Refusal::Version),
             3 => Err(Refusal::Full),
+            4 => Err(Refusal::NoResources),
             _ => Err(Refusal::NotUnderstood),
         }
     }
@@ -195,7 +201,7 @@ mod tests {
         let welcome = Welcome { node: NodeId(1), nodes: 3, workers: 2, client: ClientId(9), arena: 1 << 24 };
         let bytes = Welcome::encode(&Ok(welcome));
         assert_eq!(Welcome::decode(&bytes), Ok(welcome));
-        for refusal in [Refusal::NotUnderstood, Refusal::Version, Refusal::Full] {
+        for refusal in [Refusal::NotUnderstood, Refusal::Version, Refusal::Full, Refusal::NoResources] {
             assert_eq!(Welcome::decode(&Welcome::encode(&Err(refusal))), Err(refusal));
         }
         for bit in 0..8 * WELCOME {

@@ -35,7 +35,8 @@ pub fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Borrowed
 /// Receives one packet with its descriptors. Returns its length, 0 if the other side has closed.
 ///
 /// # Errors
-/// The system call fails, or the packet is longer than `into`.
+/// The system call fails, this process has no room for the descriptors, or the packet is longer
+/// than `into`.
 pub fn receive_packet(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -49,7 +50,10 @@ pub fn receive_packet(socket: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(us
             descriptors.extend(rights);
         }
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(rustix::io::Errno::MFILE.into());
+    }
+    if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "the packet is longer than the receive buffer",

@@ -268,6 +268,27 @@ fn locks_of_a_program_end_with_it() {
     assert_eq!((bytes, validity), ([3; VALUE_LEN], Validity::Lost), "it could have written");
 }
 
+/// Its end sends as many messages as it had locks. Requests of others wait behind them.
+#[test]
+fn the_end_of_a_program_with_60_000_locks_refuses_no_lock_of_others() {
+    let cluster = Cluster::start(2, 1, RailKind::Tcp);
+    let (many, other) = (cluster.client(0), cluster.client(0));
+    let queue = many.lock_session().queue();
+    for number in 0..60_000u64 {
+        queue.lock(number, format!("many {number}"), Mode::EX, None).unwrap();
+    }
+    for _ in 0..60_000 {
+        assert!(matches!(queue.wait(LONG).unwrap().kind, LockEventKind::Answered(Ok(_))));
+    }
+    drop(queue);
+    drop(many);
+    for number in (0..).take_while(|_| cluster.programs(0).locks > 1) {
+        let lock = other.lock_session().lock(format!("other {}", number % 16), Mode::EX, LONG);
+        assert_eq!(why(lock), None);
+    }
+    all_released(&cluster, 2);
+}
+
 #[test]
 fn a_program_whose_node_ends_holds_nothing_any_more() {
     let mut cluster = Cluster::start(2, 1, RailKind::Shm);

@@ -6,7 +6,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-use rustix::process::Signal;
+use plexus_client::Client;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use crate::common::{Cluster, CommandOutput, program, signal, wait_for_end};
 
@@ -37,6 +38,34 @@ fn daemons_keep_no_file_and_no_directory_of_their_starter() {
         let here = fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
         assert_eq!(here.to_str(), Some("/"));
     }
+}
+
+/// Its descriptors end at different steps of the handshake. Programs are served again later.
+#[test]
+fn a_program_that_a_node_has_no_descriptors_for_is_told_so() {
+    let cluster = Cluster::up(1);
+    let pid = cluster.pids()[0];
+    let set = |limit| prlimit(Pid::from_raw(pid), Resource::Nofile, limit).unwrap();
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let number = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().to_str()?.parse().ok();
+    let highest: u64 = open.filter_map(number).max().unwrap();
+    for more in [20, 23, 26, 29] {
+        let earlier = set(Rlimit { current: Some(highest + more), maximum });
+        let mut clients = Vec::new();
+        let refusal = loop {
+            match Client::attach(cluster.dir()) {
+                Ok(client) => clients.push(client),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(refusal.contains("it has no descriptors, memory or threads left"), "{more}: {refusal}");
+        drop(clients);
+        set(earlier);
+        Client::attach(cluster.dir()).unwrap();
+    }
+    let log = fs::read_to_string(cluster.dir().join("log/n1.log")).unwrap();
+    assert!(log.contains("a program was refused: Too many open files"), "{log}");
 }
 
 #[test]
