@@ -42,12 +42,19 @@ pub fn note_failure(why: &str) {
 /// Returns the last end of a node. `runs` is true if the node runs now.
 pub fn last_end(dir: &ClusterDir, name: &str, runs: bool) -> Option<LastEnd> {
     let log = tail(&dir.log(name), ENOUGH).ok()?;
-    in_log(&log, log.len() as u64 == ENOUGH, runs)
+    let (last, open) = in_log(&log, log.len() as u64 == ENOUGH);
+    open.filter(|_| !runs).or(last)
 }
 
-/// Returns the last end in the log. `is_cut` is true if the beginning is missing, so that a run may
-/// have begun before.
-fn in_log(log: &str, is_cut: bool, runs: bool) -> Option<LastEnd> {
+/// Returns true if the log of a node that has ended says why.
+pub fn is_noted(dir: &ClusterDir, name: &str) -> bool {
+    tail(&dir.log(name), ENOUGH).is_ok_and(|log| in_log(&log, true).1.is_none())
+}
+
+/// Returns the last end in the log that has a reason or is before a later run, and the end of a run
+/// that may still last. `is_cut` is true if the beginning is missing, so that a run may have begun
+/// before.
+fn in_log(log: &str, is_cut: bool) -> (Option<LastEnd>, Option<LastEnd>) {
     const KILLED: &str =
         "its log stops without a reason: it was killed, its host went down, or the disk of the log was full";
     let (mut last, mut is_open, mut at) = (None, is_cut, "");
@@ -67,7 +74,7 @@ fn in_log(log: &str, is_cut: bool, runs: bool) -> Option<LastEnd> {
             (last, is_open) = (end(at, why), false);
         }
     }
-    if is_open && !runs { end(at, KILLED) } else { last }
+    (last, end(at, KILLED).filter(|_| is_open))
 }
 
 #[cfg(test)]
@@ -78,6 +85,10 @@ mod tests {
     fn a_log_tells_the_last_end() {
         let line = |second: u64, text: &str| format!("2026-11-23T07:18:{second:02}.818311Z  INFO {text}\n");
         let first = line(1, "the node starts: n1") + &line(2, "n1 serves");
+        let in_log = |log: &str, is_cut, runs: bool| {
+            let (last, open) = in_log(log, is_cut);
+            open.filter(|_| !runs).or(last)
+        };
         let why = |log: &str, runs| in_log(log, false, runs).map(|end| (end.at[17..19].to_owned(), end.why));
         assert_eq!(why("", false), None);
         assert_eq!(why(&first, true), None, "it runs for the first time");
@@ -96,6 +107,13 @@ mod tests {
         );
         let cut_off = second.clone() + "plexus: \n";
         assert!(why(&cut_off, false).is_some_and(|(_, why)| why.starts_with("its log stops")));
+        let fault = second.clone() + &line(6, "the node ends: a fault of this program: panicked at");
+        let twice = fault.clone() + &line(7, "the node ends: it was ended by SIGABRT");
+        assert!(super::in_log(&fault, true).1.is_none(), "it has said why");
+        assert_eq!(
+            why(&twice, false),
+            Some(("06".to_owned(), "a fault of this program: panicked at".to_owned()))
+        );
         let refused = second + "plexus: n1: no such disk\n";
         assert_eq!(why(&refused, false), Some(("05".to_owned(), "n1: no such disk".to_owned())));
     }

@@ -83,7 +83,8 @@ pub fn run(dir: &ClusterDir, name: &str, mut node: Command) -> Result<u8, StateE
                 let code = ended.code().unwrap_or_else(|| 128 + ended.signal().unwrap_or_default());
                 let code = u8::try_from(code).unwrap_or(u8::MAX);
                 let was_killed = ended.signal() == Some(Signal::KILL.as_raw()) && signals.evicted.take();
-                if let Some(signal) = ended.signal().filter(|_| !was_killed) {
+                let is_noted = || last_end::is_noted(dir, name);
+                if let Some(signal) = ended.signal().filter(|_| !was_killed && !is_noted()) {
                     let name = signal_name(signal).unwrap_or("a signal");
                     let memory = match memory_kills() > out_of_memory {
                         true => ": the system killed a process of its control group for lack of memory",
@@ -117,14 +118,20 @@ pub fn run(dir: &ClusterDir, name: &str, mut node: Command) -> Result<u8, StateE
 }
 
 /// Returns how often the system has killed a process of the control group of this one for lack of
-/// memory; 0 if it does not say.
+/// memory; 0 if it does not say. Looks at both versions of control groups.
 fn memory_kills() -> u64 {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-    let events = Path::new("/sys/fs/cgroup").join(path).join("memory.events");
-    let events = fs::read_to_string(events).unwrap_or_default();
-    let kills = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    kills.and_then(|kills| kills.parse().ok()).unwrap_or_default()
+    let group = own.lines().filter_map(|line| line.split_once(':')?.1.split_once(":/"));
+    let kills = group.filter_map(|(controllers, path)| {
+        let file = match controllers {
+            "" => Path::new("/sys/fs/cgroup").join(path).join("memory.events"),
+            "memory" => Path::new("/sys/fs/cgroup/memory").join(path).join("memory.oom_control"),
+            _ => return None,
+        };
+        let events = fs::read_to_string(file).ok()?;
+        events.lines().find_map(|line| line.strip_prefix("oom_kill "))?.parse::<u64>().ok()
+    });
+    kills.sum()
 }
 
 /// Returns true if the node returns after this end of a run. A return may fail for a reason that

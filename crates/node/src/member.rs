@@ -28,7 +28,6 @@ use plexus_membership::{
         Transition,
     },
 };
-use rustix::process::Signal;
 
 use crate::{
     lifecycle::{Ending, Lifecycle},
@@ -401,18 +400,19 @@ impl MembershipObserver for Member {
     }
 }
 
-/// Ends the process of a node that may not act any more at once, with an error in its log.
+/// Ends the process of a node that may not act any more at once, with an error in its log. The exit
+/// code tells its supervisor whether it returns, so nothing may replace it by a signal.
 pub fn end_process(why: &str, code: u8) {
     // The reader of the log may have stopped as well, so the write may block.
-    let ends = std::thread::Builder::new().spawn(|| {
+    let ends = std::thread::Builder::new().spawn(move || {
         std::thread::sleep(FINAL_LOG_TIME.into());
-        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+        signal_hook::low_level::exit(code.into());
     });
     // Without a thread that ends it the exit code is the only report.
     if ends.is_ok() {
         last_end::note_failure(why);
     }
-    std::process::exit(code.into());
+    signal_hook::low_level::exit(code.into());
 }
 
 #[cfg(test)]
