@@ -1,7 +1,8 @@
 //! A thread that accepts connections until it is stopped, and serves a limited number at a time.
 //!
-//! Each connection has a thread of its own; connections over the limit are turned away. If none can
-//! be accepted, perhaps for lack of descriptors, the thread logs this once and tries again after a
+//! Each connection has a thread of its own; connections over the limit are turned away. Where the
+//! system gives no more threads, one that exists serves them one after the other. If none can be
+//! accepted, perhaps for lack of descriptors, the thread logs this once and tries again after a
 //! pause, because an immediate retry would only burn a core. The protocol on the connections is up
 //! to the caller.
 
@@ -15,15 +16,20 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::Duration,
 };
 
+use plexus_base::threads;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// The pause after a failed attempt to accept.
 pub const RETRY: Duration = Duration::from_millis(50);
+
+/// The most connections that wait for the thread in reserve.
+const WAITING: usize = 8;
 
 /// A listening socket.
 pub trait Listen: AsFd + Send + 'static {
@@ -86,17 +92,23 @@ impl Acceptor {
         listener.never_wait()?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let (stopped, serve, taken) = (Arc::clone(&stop), Arc::new(serve), Arc::new(AtomicUsize::new(0)));
+        let (reserve, waiting) = mpsc::sync_channel::<Box<dyn FnOnce() + Send>>(WAITING);
+        let serve_waiting = move || waiting.into_iter().for_each(|serve| serve());
+        thread::Builder::new().name(format!("{name}-reserve")).spawn(serve_waiting)?;
         let take = move |stream| {
             if taken.fetch_add(1, Relaxed) >= places {
                 taken.fetch_sub(1, Relaxed);
                 return full(stream);
             }
             let (place, serve) = (ConnectionSlot(Arc::clone(&taken)), Arc::clone(&serve));
-            // Without a thread the connection is closed, and its other end reports that.
-            let _ = thread::Builder::new().name(format!("{name}-client")).spawn(move || {
+            let serving = move || {
                 let _place = place;
                 serve(stream);
-            });
+            };
+            if let Err(serving) = threads::start(&format!("{name}-client"), serving) {
+                // Where too many wait the connection is closed, and its other end reports that.
+                let _ = reserve.try_send(Box::new(serving));
+            }
         };
         let thread = thread::Builder::new()
             .name(name.into())

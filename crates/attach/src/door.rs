@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{NodeId, WorkerId};
+use plexus_base::{NodeId, WorkerId, threads};
 use plexus_client::wire::{
     ClientId, bind_for_owner,
     hello::{self, GO, Refusal, Welcome},
@@ -175,7 +175,7 @@ fn accept(listener: &OwnedFd, state: &Arc<ServerState>) {
     }
 }
 
-/// What the acceptor knows of missing descriptors.
+/// The state of the acceptor while descriptors are missing.
 struct Shortage {
     /// How often the next program could not be accepted.
     tries: u32,
@@ -212,15 +212,14 @@ fn accept_program(listener: &OwnedFd, state: &Arc<ServerState>, shortage: &mut S
         return;
     }
     let seat = Arc::new(Seat { socket, taken: Arc::clone(&state.taken) });
-    let (state, taken) = (Arc::clone(state), Arc::clone(&seat));
-    let handshake = move || match state.let_in(&taken) {
-        Err(error) if is_shortage(&error) => refuse(&taken.socket, &error),
+    let state = Arc::clone(state);
+    let handshake = move || match state.let_in(&seat) {
+        Err(error) if is_shortage(&error) => refuse(&seat.socket, &error),
         Err(why) => tracing::debug!("program refused: {why}"),
         Ok(()) => {}
     };
-    if let Err(error) = thread::Builder::new().name("plexus-attaching".into()).spawn(handshake) {
-        refuse(&seat.socket, &error);
-    }
+    // Without a thread the other programs wait for it; each of its steps has a time limit.
+    threads::start("plexus-attaching", handshake).unwrap_or_else(|handshake| handshake());
 }
 
 /// Returns true if the node lacks something that a program needs.

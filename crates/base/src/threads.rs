@@ -37,6 +37,25 @@ pub fn beside<'scope, T: Send + 'scope>(
     beside_in(Builder::new(), scope, work)
 }
 
+/// Does work on a thread of its own that is not joined. Returns the work if there is none.
+///
+/// # Errors
+/// The work itself.
+pub fn start<F: FnOnce() + Send + 'static>(name: &str, work: F) -> Result<(), F> {
+    start_in(Builder::new().name(name.into()), work)
+}
+
+fn start_in<F: FnOnce() + Send + 'static>(builder: Builder, work: F) -> Result<(), F> {
+    let work = Arc::new(Mutex::new(Some(work)));
+    let take = |work: &Mutex<Option<F>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let theirs = Arc::clone(&work);
+    let run = move || take(&theirs).expect("only this thread takes it")();
+    match builder.spawn(run) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(take(&work).expect("no thread has taken it")),
+    }
+}
+
 fn beside_in<'scope, T: Send + 'scope, F: FnOnce() -> T + Send + 'scope>(
     builder: Builder,
     scope: &'scope Scope<'scope, '_>,
@@ -68,5 +87,10 @@ mod tests {
             let impossible = Builder::new().stack_size(1 << 46);
             assert_eq!(beside_in(impossible, scope, || thread::current().id()).join(), here);
         });
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = move || tell.send(thread::current().id()).unwrap();
+        let Err(work) = start_in(Builder::new().stack_size(1 << 46), work) else { panic!("a thread") };
+        assert!(start("other", work).is_ok());
+        assert_ne!(told.recv().unwrap(), here);
     }
 }

@@ -193,14 +193,7 @@ impl NodeRuntime {
                 "operations of this node did not end in time: the others recover as after a crash"
             );
         }
-        let (tell, told) = mpsc::channel();
-        let membership = self.membership.clone();
-        // Without a thread nothing is told, and the others wait.
-        let _ = thread::Builder::new().spawn(move || {
-            // Fails only if the receiver has stopped waiting.
-            let _ = tell.send(membership.leave());
-        });
-        if told.recv_timeout(LEFT_WITHIN).is_err() {
+        if self.membership.leave(LEFT_WITHIN).is_none() {
             tracing::warn!(
                 "the others did not confirm the leave of this node in time: they wait for its lease"
             );
@@ -354,6 +347,7 @@ impl NodeRuntime {
         self.group.sync().map_err(|error| error.to_string())?;
         shards.settle_redo();
         shards.note_end(&*self.ledger);
+        let displaced = self.group.displaced();
         if let Some(mirror) = self.group.mirror() {
             // While the other disks are still there: what this node writes later would leave them
             // stale.
@@ -362,7 +356,7 @@ impl NodeRuntime {
         }
         let written = self.counts().disk_writes - before;
         progress(written);
-        let displaced = self.group.displaced().map(|path| {
+        let displaced = displaced.last().map(|path| {
             let path = path.display();
             format!("{path} was removed or replaced while nodes used it: what they wrote to it is gone")
         });
@@ -371,7 +365,7 @@ impl NodeRuntime {
             .as_ref()
             .and_then(|redo| redo.recovery().unrecovered())
             .map(|why| format!("redo is not recovered: {why}; `plexus redo` shows what is left of it"));
-        let unrecovered = displaced.last().or(not_recovered);
+        let unrecovered = displaced.or(not_recovered);
         Ok(HandedBack { gave_up, written, unrecovered })
     }
 }

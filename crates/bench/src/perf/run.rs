@@ -4,6 +4,7 @@
 //! cancellation and reports progress; none of that is on the measured path.
 
 use std::{
+    io,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -28,7 +29,7 @@ use super::{
 const HELLO_EVERY: Duration = Duration::from_millis(20);
 
 /// The time that a run may need beyond its trials.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The interval at which a run reports progress and checks for cancellation.
 const TELL_EVERY: Duration = Duration::from_millis(250);
@@ -88,7 +89,7 @@ pub fn run<S: MeasuredService>(
             return Err(PerfError::Unwanted);
         }
     }
-    driven(worker, plan.driving, paced, &progress, || {
+    let driven = driven(worker, plan.driving, paced, &progress, || {
         while Instant::now() < deadline && !progress.wait(TELL_EVERY) {
             let (trial, messages) = progress.reached();
             if !tell(Live { trial, messages }) {
@@ -97,6 +98,7 @@ pub fn run<S: MeasuredService>(
         }
         progress.finish(Err(PerfError::Silent));
     });
+    driven.map_err(no_thread)?;
     progress.take().unwrap_or(Err(PerfError::Silent))
 }
 
@@ -113,7 +115,7 @@ pub fn serve<S: MeasuredService>(
     let server = Server::new(place.window.clone(), progress.clone());
     let _attached = Attached::new(&place.worker, Box::new(server))?;
     let deadline = Instant::now() + Duration::from_millis(serve.peer_timeout_ms) + TIMEOUT;
-    driven(&place.worker, serve.driving, false, &progress, || {
+    let driven = driven(&place.worker, serve.driving, false, &progress, || {
         while Instant::now() < deadline && !progress.wait(TELL_EVERY) {
             if !wanted() {
                 progress.finish(Err(PerfError::Unwanted));
@@ -121,7 +123,12 @@ pub fn serve<S: MeasuredService>(
         }
         progress.finish(Err(PerfError::Silent));
     });
+    driven.map_err(no_thread)?;
     progress.take().unwrap_or(Err(PerfError::Silent))
+}
+
+fn no_thread(error: io::Error) -> PerfError {
+    PerfError::Refused(format!("this node has no thread for the measurement: {error}"))
 }
 
 /// Drives the worker as requested and calls `beside` until it returns a result.
@@ -131,23 +138,26 @@ fn driven<S: MeasuredService, T: Send>(
     paced: bool,
     progress: &Progress<T>,
     beside: impl FnOnce(),
-) {
+) -> io::Result<()> {
     thread::scope(|scope| {
+        let drives = thread::Builder::new().name("perf-drives".into());
         match driving {
             Driving::Polling => {
-                scope.spawn(move || worker.drive(|_, _| progress.is_done().then_some(())));
+                drives.spawn_scoped(scope, move || worker.drive(|_, _| progress.is_done().then_some(())))?;
             }
             Driving::Waiting if paced => {
-                scope.spawn(move || {
+                let turns = move || {
                     while !progress.wait(TURN_EVERY) {
                         worker.with(|_, _| ());
                     }
-                });
+                };
+                drives.spawn_scoped(scope, turns)?;
             }
             Driving::Waiting => {}
         }
         beside();
-    });
+        Ok(())
+    })
 }
 
 /// An attached port, removed when the measurement ends in any way.

@@ -32,8 +32,8 @@
 //!
 //! The program then sends a packet of one byte ([`GO`]) with the descriptors of its own rings, one
 //! per worker, and of the page with its own notice. The node answers with the same byte, or with a
-//! refusal as above. After the byte both use the rings and send nothing over the socket. The end of the socket is the end of the
-//! attachment.
+//! refusal as above. After the byte both use the rings and send nothing over the socket. The end of
+//! the socket is the end of the attachment.
 //!
 //! A notice is the first eight bytes of its page, native endian. It is odd while its owner sleeps
 //! or is about to, with another odd number each time. After a publication for the owner, the
@@ -110,9 +110,9 @@ pub enum Refusal {
     /// The node has its maximum of programs.
     #[error("the node has its maximum of attached programs; end one")]
     Full = 3,
-    /// The node has no descriptors, memory or thread for it.
+    /// The node has no descriptors or memory for it.
     #[error(
-        "it has no descriptors, memory or threads left for a program; its log says which, and its limits can be raised"
+        "it has no descriptors or memory left for a program; its log says which, and its limits can be raised"
     )]
     NoResources = 4,
 }

@@ -286,25 +286,25 @@ impl<S: Service> Mesh<S> {
         self.spawn("network".into(), move || network.run())?;
         let (local, stopped) = (self.local.clone(), self.stopped.clone());
         self.spawn("local".into(), move || local.accept(&local_listener, &stopped))?;
+        self.threads.start_reserve().map_err(|error| MeshError::System { what: "start a thread", error })?;
         if self.common.config.admission == Admission::First {
-            for peer in self.common.called() {
-                self.call(peer.id, None)?;
-            }
+            self.common.called().for_each(|peer| self.call(peer.id, None));
         }
         Ok(())
     }
 
     /// Connects to a peer over shared memory, if this node is the one that connects and the pair
     /// has that rail.
-    fn call(&self, peer: NodeId, incarnation: Option<Incarnation>) -> Result<(), MeshError> {
+    fn call(&self, peer: NodeId, incarnation: Option<Incarnation>) {
         let slot = self
             .common
             .pairs()
             .get(&peer)
             .and_then(|pair| pair.paths.iter().position(|path| path.kind == RailKind::Shm));
-        let Some(slot) = slot.filter(|_| peer < self.common.config.me) else { return Ok(()) };
+        let Some(slot) = slot.filter(|_| peer < self.common.config.me) else { return };
         let local = self.local.clone();
-        self.spawn(format!("connect-{}", peer.0), move || local.connect(peer, incarnation, slot as u8))
+        let connect = move || local.connect(peer, incarnation, slot as u8);
+        self.threads.start_or_wait(format!("connect-{}", peer.0), connect);
     }
 
     /// Adds a peer that the configuration did not have. A known peer stays unchanged.
@@ -317,8 +317,7 @@ impl<S: Service> Mesh<S> {
     /// Admits `incarnation` of `peer` from now on, and no other. Links to an earlier one end.
     ///
     /// # Errors
-    /// No thread could be started, so the peer is not called over shared memory. Or the peer was
-    /// not configured and not [added](Mesh::add_peer).
+    /// The peer was not configured and not [added](Mesh::add_peer).
     pub fn admit(&self, peer: NodeId, incarnation: Incarnation) -> Result<(), MeshError> {
         let changed = self.common.admit(peer, incarnation).ok_or(MeshError::Unknown)?;
         if !changed {
@@ -328,7 +327,8 @@ impl<S: Service> Mesh<S> {
         for link in earlier.filter(|link| link.incarnation != incarnation) {
             self.workers[link.worker.index()].drop_link(peer, link.incarnation);
         }
-        self.call(peer, Some(incarnation))
+        self.call(peer, Some(incarnation));
+        Ok(())
     }
 
     /// The workers, by number.

@@ -20,11 +20,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
     sync::{Arc, Mutex, atomic::AtomicBool},
-    thread,
     time::Instant,
 };
 
-use plexus_base::{Incarnation, NodeId, hex};
+use plexus_base::{Incarnation, NodeId, hex, threads};
 use plexus_fabric::{
     Bell, Event, Lane, PeerBell, PeerWindow, Rail, RailKind, ShmRail, WindowSpan,
     shm::{
@@ -246,16 +245,15 @@ impl LocalPeers {
             return self.common.count_unauthenticated();
         }
         let (local, under_way) = (self.clone(), self.handshakes.clone());
-        let spawned = thread::Builder::new().name("handshake".into()).spawn(move || {
+        let spawned = threads::start("handshake", move || {
             let _under_way = under_way;
             if let Err(why) = local.answer(&socket) {
                 local.common.count_unauthenticated();
                 tracing::debug!("closed a connection of this host: {why}");
             }
         });
-        if spawned.is_err() {
-            self.common.count_unauthenticated();
-        }
+        // Others wait for it then; each of its steps has a time limit.
+        spawned.unwrap_or_else(|handshake| handshake());
     }
 
     fn answer(&self, socket: &OwnedFd) -> Result<(), String> {

@@ -1,17 +1,19 @@
 //! The threads of a mesh. Some end long before the mesh: each incarnation of a peer over shared
-//! memory has a thread of its own.
+//! memory has a thread of its own until it is connected.
 
 use std::{
     io,
-    sync::Mutex,
+    sync::{Mutex, mpsc},
     thread::{self, JoinHandle},
 };
 
 use crate::sync::lock;
 
+type Work = Box<dyn FnOnce() + Send>;
+
 /// The threads of a mesh.
 #[derive(Default)]
-pub(super) struct Threads(Mutex<Vec<JoinHandle<()>>>);
+pub(super) struct Threads(Mutex<Vec<JoinHandle<()>>>, Mutex<Option<mpsc::Sender<Work>>>);
 
 impl Threads {
     /// Starts a thread, and forgets those that have ended.
@@ -23,8 +25,27 @@ impl Threads {
         Ok(())
     }
 
+    /// Starts the thread that does later work if the system gives no other.
+    pub(super) fn start_reserve(&self) -> io::Result<()> {
+        let (work, waiting) = mpsc::channel::<Work>();
+        self.start("reserve".into(), move || waiting.into_iter().for_each(|work| work()))?;
+        *lock(&self.1) = Some(work);
+        Ok(())
+    }
+
+    /// Does work on a thread of its own, or on the reserve.
+    pub(super) fn start_or_wait(&self, name: String, run: impl FnOnce() + Clone + Send + 'static) {
+        if self.start(name, run.clone()).is_err()
+            && let Some(reserve) = &*lock(&self.1)
+        {
+            // Its receiver lives as long as this sender.
+            let _ = reserve.send(Box::new(run));
+        }
+    }
+
     /// Waits until all threads but the calling one have ended.
     pub(super) fn join(&self) {
+        drop(lock(&self.1).take());
         for handle in std::mem::take(&mut *lock(&self.0)) {
             if handle.thread().id() != thread::current().id() {
                 // A panic was reported when it happened.
@@ -36,8 +57,6 @@ impl Threads {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use super::*;
 
     #[test]

@@ -342,13 +342,18 @@ impl Membership {
         answered.recv().unwrap_or(Err(ConfigChangeError::Ended))
     }
 
-    /// Leaves the cluster, and returns when the other nodes know it. [`MembershipObserver::end`]
-    /// was called with [`MembershipEnd::Left`] before.
+    /// Leaves the cluster, and returns when the other nodes know it, or `None` when `limit` has
+    /// passed. [`MembershipObserver::end`] was called with [`MembershipEnd::Left`] before.
     ///
     /// # Errors
     /// Returns an error if the node is not a member or ends in another way.
-    pub fn leave(&self) -> Result<(), ConfigChangeError> {
-        self.config_change(ConfigChange::Leave)
+    pub fn leave(&self, limit: Duration) -> Option<Result<(), ConfigChangeError>> {
+        let (answer, answered) = sync_channel(1);
+        self.inbox.post(Input::ConfigChange(ConfigChange::Leave, answer));
+        match answered.recv_timeout(limit) {
+            Err(RecvTimeoutError::Timeout) => None,
+            answer => Some(answer.unwrap_or(Err(ConfigChangeError::Ended))),
+        }
     }
 
     /// Reports that the links with an incarnation are lost. Its messages are ignored from now on,

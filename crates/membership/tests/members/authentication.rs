@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use crate::common::{Cluster, Keys, Node, PROFILE, assert_agreed, start};
+use crate::common::{Cluster, DEADLINE, Keys, Node, PROFILE, assert_agreed, start};
 use plexus_base::NodeId;
 use plexus_membership::{
     protocol::{ConfigChange, StopReason},
@@ -162,7 +162,7 @@ fn the_host_s_watchdog_is_stopped_by_a_leaving_node() {
     settings.watchdog = Some(device.clone());
     let node = start(settings);
     node.watcher.wait_with(&[0]);
-    node.membership.leave().unwrap();
+    node.membership.leave(DEADLINE).unwrap().unwrap();
     drop(node.membership);
     let fed = std::fs::read(&device).unwrap();
     assert_eq!(fed.iter().filter(|byte| **byte == b'V').count(), 1);

@@ -29,7 +29,7 @@ use plexus_membership::{
 use tempfile::TempDir;
 
 /// A deadline that even a very busy machine meets.
-const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A lease that a machine busy with eight builds still renews in time.
 pub(crate) const PROFILE: Profile = Profile {

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, sync::atomic::Ordering};
 
-use crate::common::{Cluster, Node, Watcher, assert_agreed, epoch};
+use crate::common::{Cluster, DEADLINE, Node, Watcher, assert_agreed, epoch};
 use plexus_base::{NodeId, NodeSet};
 use plexus_membership::{
     protocol::{ConfigChange, ConfigChangeRefusal, StopReason},
@@ -128,7 +128,7 @@ fn nodes_come_and_leave_twenty_times() {
         let both = [0, node.id.0];
         node.watcher.wait_with(&both);
         stays.watcher.wait_with(&both);
-        node.membership.leave().unwrap();
+        node.membership.leave(DEADLINE).unwrap().unwrap();
         assert_eq!(node.watcher.observed().ended, Some(MembershipEnd::Left));
         assert!(!node.membership.lease().is_held());
         stays.watcher.wait_with(&[0]);
@@ -210,7 +210,7 @@ fn the_last_node_leaves_and_the_cluster_starts_again() {
     let cluster = Cluster::new(2, &[None]);
     for _ in 0..2 {
         let nodes = cluster.start_all();
-        nodes.iter().for_each(|node| node.membership.leave().unwrap());
+        nodes.iter().for_each(|node| node.membership.leave(DEADLINE).unwrap().unwrap());
     }
 }
 
@@ -218,15 +218,15 @@ fn the_last_node_leaves_and_the_cluster_starts_again() {
 fn nodes_that_serve_the_voting_files_leave_one_after_the_other() {
     let cluster = Cluster::new(3, &[Some(0), Some(1), Some(2)]);
     let [first, second, third] = <[Node; 3]>::try_from(cluster.start_all()).ok().unwrap();
-    first.membership.leave().unwrap();
+    first.membership.leave(DEADLINE).unwrap().unwrap();
     third.watcher.wait_with(&[1, 2]);
     // Without the second node no majority of the files is left, so the third leaves with it.
     let leaving = std::thread::spawn(move || {
-        second.membership.leave().unwrap();
+        second.membership.leave(DEADLINE).unwrap().unwrap();
         second.watcher.observed().ended
     });
     third.watcher.wait("the order to leave", |observed| observed.leavers == NodeSet::from_iter([NodeId(1)]));
-    third.membership.leave().unwrap();
+    third.membership.leave(DEADLINE).unwrap().unwrap();
     assert_eq!(third.watcher.observed().ended, Some(MembershipEnd::Left));
     assert_eq!(leaving.join().unwrap(), Some(MembershipEnd::Left));
 }
@@ -238,6 +238,6 @@ fn a_node_that_is_not_a_member_has_its_config_changes_refused() {
     let alone = cluster.start(0);
     let refused = Err(ConfigChangeError::Refused(ConfigChangeRefusal::NoMember));
     assert_eq!(alone.membership.config_change(ConfigChange::RemoveNode(NodeId(2))), refused);
-    assert_eq!(alone.membership.leave(), refused);
+    assert_eq!(alone.membership.leave(DEADLINE), Some(refused));
     assert_eq!(alone.status().opened, 0);
 }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use plexus_admin::control::{CommandSlots, Commands, Forwarded, Progress, Request, Response, WeakCommands};
-use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
+use plexus_base::{Epoch, Incarnation, NodeId, WorkerId, threads};
 use plexus_interconnect::{Channel, Kind, MAX_MESSAGE, Message, Net, Reply};
 use plexus_membership::subsystem::{Subsystem, WorkerPort};
 use serde::Deserialize;
@@ -282,10 +282,8 @@ fn serve(
                 port.submit(WORKER, ForwardTask::Answer(origin, answer));
             }
         };
-        // Without a thread there is no answer, and the peer gives up after its time limit.
-        if let Err(error) = thread::Builder::new().name("plexus-forwarded".into()).spawn(run) {
-            tracing::warn!(%error, "no thread for a request of another node");
-        }
+        // Without a thread the other requests wait for it.
+        threads::start("plexus-forwarded", run).unwrap_or_else(|run| run());
     }
 }
 
