@@ -170,10 +170,11 @@ impl Group {
         self.disks.iter().filter(|disk| !disk.is_direct).map(|disk| disk.path.as_path())
     }
 
-    /// Returns the disks of this group that are at their paths no more: they were removed or
-    /// replaced while they were open, and end with the last process that has them open.
-    pub fn displaced(&self) -> impl Iterator<Item = &Path> {
-        self.disks.iter().filter(|disk| !disk.is_in_place()).map(|disk| disk.path.as_path())
+    /// Returns the disks that this node has open and that are at their paths no more: they were
+    /// removed or replaced while they were open, and end with the last process that has them open.
+    pub fn displaced(&self) -> Vec<PathBuf> {
+        let opened = self.disks.iter().filter(|disk| !disk.is_in_place()).map(|disk| disk.path.clone());
+        opened.chain(self.mirror().into_iter().flat_map(|mirror| mirror.displaced())).collect()
     }
 
     /// Reads a whole block, as it is on disk.

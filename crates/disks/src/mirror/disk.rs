@@ -278,6 +278,12 @@ impl ServedDisk {
         &self.shared.device.path
     }
 
+    /// Returns true if the path still leads to this disk.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.shared.device.is_in_place()
+    }
+
     /// Returns true if a sync has failed: then every later one fails until the disk is opened
     /// again.
     #[must_use]

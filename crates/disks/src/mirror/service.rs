@@ -198,6 +198,14 @@ impl Mirror {
         drop_aside(disk);
     }
 
+    /// Returns the disks that this node serves and that are at their paths no more.
+    #[must_use]
+    pub fn displaced(&self) -> Vec<PathBuf> {
+        let inner = self.lock();
+        let gone = inner.disks.values().filter(|disk| !disk.is_in_place());
+        gone.map(|disk| disk.path().to_owned()).collect()
+    }
+
     /// Returns a disk of this node that is to grow.
     #[must_use]
     pub fn growing(&self, number: DiskNumber) -> Option<GrowingDisk> {
