@@ -383,3 +383,13 @@ fn the_block_workload_runs_over_all_servers_and_finds_what_was_acknowledged() {
         assert!(acknowledged > Some(0) && acknowledged == found && report["nodes"] == 3, "{report}");
     }
 }
+
+#[test]
+fn a_copy_that_was_removed_in_use_is_named_when_its_host_goes_down() {
+    let servers = Servers::up();
+    let disk = fs::read_dir(servers.dir("a").join("disks")).unwrap().map(|entry| entry.unwrap().path());
+    let disk = disk.filter(|path| path.is_file()).max().unwrap();
+    fs::remove_file(&disk).unwrap();
+    let refusal = servers.on("a", "down --all").said().refusal();
+    assert!(refusal.contains(disk.to_str().unwrap()) && refusal.contains("was removed"), "{refusal}");
+}

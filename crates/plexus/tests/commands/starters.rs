@@ -3,7 +3,10 @@
 use std::{
     fs::{self, File, OpenOptions},
     os::fd::OwnedFd,
+    path::PathBuf,
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use plexus_client::Client;
@@ -40,6 +43,97 @@ fn daemons_keep_no_file_and_no_directory_of_their_starter() {
     }
 }
 
+/// A control group of the system's version 1, removed at the end; `None` without the right to it.
+struct ControlGroup(PathBuf);
+
+impl ControlGroup {
+    fn new(controller: &str) -> Option<Self> {
+        let name = format!("plexus-test-{}-{controller}", std::process::id());
+        let path = PathBuf::from("/sys/fs/cgroup").join(controller).join(name);
+        match fs::create_dir(&path) {
+            Ok(()) => Some(Self(path)),
+            Err(error) => {
+                eprintln!("skipped: {}: {error}", path.display());
+                None
+            }
+        }
+    }
+
+    fn set(&self, file: &str, value: impl ToString) {
+        fs::write(self.0.join(file), value.to_string()).unwrap();
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.0).is_err() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A survivor of a death recovers, answers, takes the dead node in again and ends, all without one
+/// more thread.
+#[test]
+fn a_node_at_its_limit_of_threads_goes_on() {
+    let Some(group) = ControlGroup::new("pids") else { return };
+    let options = ["--sql-port", "5433", "--size-mib", "16"];
+    let cluster = Cluster::with(2, &options, "tester");
+    cluster.bear_busy_disks();
+    cluster.run("up").said().ok();
+    let sql = |text: &str| cluster.run("sql").args(["-n", "n1", "-c", text]).said().ok();
+    sql("create table t (a int)");
+    sql("insert into t values (1)");
+    // The older node calls the younger one, and the other way round.
+    for (limited, dies) in [(0, 1), (1, 0)] {
+        let pids = cluster.pids();
+        group.set("cgroup.procs", pids[limited]);
+        group.set("pids.max", fs::read_to_string(group.0.join("pids.current")).unwrap().trim());
+        signal(pids[dies], Signal::KILL);
+        cluster.wait_until("a death", |status| status["nodes"][dies]["state"] == "down");
+        cluster.run("lock").args(["a", "--", "true"]).said().ok();
+        cluster.run("up").said().ok();
+        assert_eq!(sql("select * from t"), "a\n1\n(1 row)\n");
+        assert_eq!(cluster.pids()[limited], pids[limited]);
+        group.set("pids.max", "max");
+        fs::write("/sys/fs/cgroup/pids/cgroup.procs", pids[limited].to_string()).unwrap();
+    }
+    group.set("cgroup.procs", cluster.pids()[0]);
+    group.set("pids.max", 1);
+    let down = cluster.run("down").said().ok();
+    assert!(down.contains("everything is on disk"), "{down}");
+}
+
+/// The supervisor starts in the control group, and its node with it.
+#[test]
+fn a_node_that_the_system_killed_for_lack_of_memory_says_so() {
+    let Some(group) = ControlGroup::new("memory") else { return };
+    group.set("memory.limit_in_bytes", 12 << 20);
+    let cluster = Cluster::new(1);
+    let script = format!("echo $$ > {}/cgroup.procs && exec $P up -C $C", group.0.display());
+    let refusal = self::script(&cluster, &script).refusal();
+    let reason =
+        "it was ended by SIGKILL: the system killed a process of its control group for lack of memory";
+    assert!(refusal.contains(reason), "{refusal}");
+}
+
+/// `down` and `up` say where the nodes belong; nodes that run are not touched.
+#[test]
+fn after_a_change_of_the_host_name_commands_say_what_to_correct() {
+    let cluster = Cluster::up(1);
+    for command in ["down", "up"] {
+        let refusal = cluster.run(command).env("PLEXUS_HOST", "renamed").said().refusal();
+        let remedy = "correct `host` there, or set PLEXUS_HOST";
+        assert!(
+            refusal.contains("no node belongs on this machine, renamed") && refusal.contains(remedy),
+            "{refusal}"
+        );
+    }
+    let status = cluster.run("status").env("PLEXUS_HOST", "renamed").said().ok();
+    assert!(status.contains("running"), "{status}");
+}
+
 /// Its descriptors end at different steps of the handshake. Programs are served again later.
 #[test]
 fn a_program_that_a_node_has_no_descriptors_for_is_told_so() {
@@ -59,7 +153,7 @@ fn a_program_that_a_node_has_no_descriptors_for_is_told_so() {
                 Err(error) => break error.to_string(),
             }
         };
-        assert!(refusal.contains("it has no descriptors, memory or threads left"), "{more}: {refusal}");
+        assert!(refusal.contains("it has no descriptors or memory left"), "{more}: {refusal}");
         drop(clients);
         set(earlier);
         Client::attach(cluster.dir()).unwrap();
