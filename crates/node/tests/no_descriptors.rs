@@ -1,5 +1,6 @@
 //! A node that has no descriptors left: clients of its sockets wait, it does not burn a core over
-//! them, and programs that waited for some time are told why. The test has a process of its own because the limit is that of the process.
+//! them, and programs that waited for some time are told why. The test has a process of its own
+//! because the limit is that of the process.
 
 mod cluster;
 
