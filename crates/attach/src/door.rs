@@ -24,7 +24,7 @@ use plexus_client::wire::{
     receive_packet, send_packet,
 };
 use plexus_fabric::{
-    Bell, Event, PeerBell, ShmRail, Window,
+    Bell, Event, PeerBell, SetupError, ShmRail, Window,
     shm::{PeerProcess, RxRings, ShmParts, TxRings},
 };
 use plexus_interconnect::Listening;
@@ -333,14 +333,15 @@ fn rails(
 ) -> io::Result<Vec<ShmRail>> {
     let mut rails = Vec::new();
     for (rx, tx) in rings.into_iter().zip(theirs) {
-        let tx = TxRings::map(tx.as_fd()).map_err(setup)?;
-        let bell = PeerBell::read(notice.as_fd(), Arc::clone(event)).map_err(setup)?;
+        let wrong = |error: SetupError| refused(error.to_string());
+        let tx = TxRings::map(tx.as_fd()).map_err(wrong)?;
+        let bell = PeerBell::read(notice.as_fd(), Arc::clone(event)).map_err(wrong)?;
         rails.push(ShmRail::new(ShmParts { tx, rx, bell, windows: Arc::new([]), gone: Arc::clone(gone) }));
     }
     Ok(rails)
 }
 
-fn setup(error: plexus_fabric::SetupError) -> io::Error {
+fn setup(error: SetupError) -> io::Error {
     io::Error::other(error.to_string())
 }
 

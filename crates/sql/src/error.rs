@@ -129,6 +129,11 @@ impl SqlError {
         self
     }
 
+    /// The error for a change in a transaction that reads only.
+    pub(crate) fn read_only(what: &str) -> Self {
+        Self::new("25006", format!("cannot execute {what} in a read-only transaction"))
+    }
+
     /// The error for something that is not built.
     pub(crate) fn unsupported(what: impl fmt::Display) -> Self {
         Self::new(code::FEATURE_NOT_SUPPORTED, format!("{what} is not supported"))

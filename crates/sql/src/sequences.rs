@@ -43,6 +43,9 @@ pub(crate) struct Sequence {
     pub(crate) most: i64,
     /// Begins again behind its end.
     pub(crate) cycles: bool,
+    /// The numbers that CACHE names. Only shown: each node takes a range of its own.
+    #[serde(default = "one")]
+    pub(crate) cache: i64,
     /// The type of its numbers.
     #[serde(default = "bigint")]
     pub(crate) of: Type,
@@ -50,6 +53,10 @@ pub(crate) struct Sequence {
     pub(crate) grants: Vec<Grant>,
     #[serde(default)]
     pub(crate) comment: Option<String>,
+}
+
+fn one() -> i64 {
+    1
 }
 
 fn bigint() -> Type {
@@ -261,11 +268,16 @@ pub(crate) struct Drawn {
     supplied: RefCell<Vec<(u64, i64, bool)>>,
     wanted: RefCell<Option<Rc<Sequence>>>,
     sets: RefCell<Vec<Set>>,
+    /// The transaction reads only.
+    pub(crate) is_read_only: Cell<bool>,
 }
 
 impl Drawn {
     /// Returns the next number that was supplied; else notes that one is wanted, and fails.
     pub(crate) fn next(&self, sequence: &Rc<Sequence>) -> Result<i64> {
+        if self.is_read_only.get() {
+            return Err(SqlError::read_only("nextval()"));
+        }
         let mut supplied = self.supplied.borrow_mut();
         let found = supplied.iter_mut().find(|(of, _, is_used)| *of == sequence.id && !is_used);
         let Some((_, number, is_used)) = found else {
@@ -323,6 +335,9 @@ impl Drawn {
 
     /// Notes a call of `setval`.
     pub(crate) fn set(&self, sequence: &Rc<Sequence>, last: i64, is_called: bool) -> Result<()> {
+        if self.is_read_only.get() {
+            return Err(SqlError::read_only("setval()"));
+        }
         sequence.check(last)?;
         if is_called {
             self.current.borrow_mut().insert(sequence.id, last);

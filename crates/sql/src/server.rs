@@ -435,6 +435,7 @@ async fn session(
         place: place.clone(),
         definitions: Definitions::new(shared.first.role.clone()),
         answers: Answers::default(),
+        temporary: Default::default(),
     };
     let parts = SessionParts {
         store,

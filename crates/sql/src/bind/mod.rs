@@ -85,6 +85,8 @@ pub(crate) struct Parameters {
     pub(crate) is_view: bool,
     /// The views around the present query: their owners had the rights.
     pub(crate) views: Cell<usize>,
+    /// The schemas in which names are looked for, if not in those of the session.
+    pub(crate) path: Option<Vec<String>>,
     /// The schemas in which the innermost view looks for names.
     pub(crate) view_path: RefCell<Option<Vec<String>>>,
     /// The number of the next query of WITH.
@@ -161,6 +163,9 @@ impl Parameters {
         match self.relation(name)? {
             Relation::Table(table) => {
                 self.check(&table.owner, &table.grants, privilege, "table", &table.name)?;
+                if privilege != Privilege::Select {
+                    table.check_changeable("change")?;
+                }
                 Ok(table)
             }
             Relation::View(view) => {
@@ -221,7 +226,7 @@ impl Parameters {
         self.expressions.set(0);
         self.queries.set(0);
         self.views.set(0);
-        self.view_path.take();
+        self.view_path.replace(self.path.clone());
         self.changed.borrow_mut().clear();
     }
 
@@ -665,6 +670,10 @@ impl Scope<'_> {
         }
         if common == Type::Unknown {
             common = Type::Text;
+        }
+        // A limit stays only if all have it.
+        if all.iter().any(|(_, of)| *of != common) {
+            common = common.without_limits();
         }
         // Here, other than for an operator, the other number becomes a real one.
         if common == Type::Float8 && all.iter().all(|(_, of)| *of != Type::Float8) {

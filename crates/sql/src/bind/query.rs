@@ -381,6 +381,10 @@ fn common(types: &[Type], what: &str) -> Result<Type> {
             SqlError::new(code::DATATYPE_MISMATCH, message)
         })?;
     }
+    // A limit stays only if all have it.
+    if types.iter().any(|of| *of != common) {
+        common = common.without_limits();
+    }
     Ok(if common == Type::Unknown && types.len() > 1 { Type::Text } else { common })
 }
 

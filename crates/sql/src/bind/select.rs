@@ -17,7 +17,7 @@ use crate::{
     catalog::Privilege,
     error::{Result, SqlError, code},
     expr::Expr,
-    parse::{WEAKER_LOCK, folded, simple},
+    parse::{WEAKER_LOCK, fetched, folded, simple},
     spool::Direction,
     types::Type,
 };
@@ -67,6 +67,8 @@ pub(crate) struct Select {
     /// DISTINCT ON: of the rows with these values only the first stays.
     pub(crate) distinct_on: Vec<Expr>,
     pub(crate) limit: Option<Expr>,
+    /// The rows behind the limit with the order of the last one belong to it.
+    pub(crate) with_ties: bool,
     pub(crate) offset: Option<Expr>,
     /// Rows are locked until the end of the transaction.
     pub(crate) locks: Option<Locking>,
@@ -87,6 +89,7 @@ impl Select {
             sets: Vec::new(),
             is_distinct: false,
             distinct_on: Vec::new(),
+            with_ties: false,
             limit: None,
             offset: None,
             locks: None,
@@ -212,10 +215,6 @@ pub(crate) fn bind_items(
                 add(scope.bind(expr)?, folded(alias), Some(expr))?;
             }
             ast::SelectItem::Wildcard(options) if *options == plain => {
-                if scope.columns.is_empty() {
-                    let message = "SELECT * with no tables specified is not valid";
-                    return Err(SqlError::new(code::SYNTAX_ERROR, message));
-                }
                 for (at, column) in scope.columns.iter().enumerate().filter(|(_, column)| !column.is_hidden) {
                     add(scope.value_of(at)?, column.name.clone(), None)?;
                 }
@@ -364,9 +363,19 @@ pub(crate) fn bind_limit(select: &mut Select, query: &ast::Query, around: Around
         }
     }
     if let Some(fetch) = &query.fetch {
-        refuse(fetch.with_ties || fetch.percent, "FETCH with TIES or PERCENT")?;
+        refuse(fetch.percent, "FETCH with PERCENT")?;
         let one = ast::Expr::value(ast::Value::Number("1".into(), false));
-        select.limit = Some(count(fetch.quantity.as_ref().unwrap_or(&one))?);
+        let counted = match &fetch.quantity {
+            Some(ast::Expr::Value(value)) => fetched(&value.value)?,
+            _ => None,
+        };
+        select.limit = Some(count(counted.as_ref().or(fetch.quantity.as_ref()).unwrap_or(&one))?);
+        select.with_ties = fetch.with_ties;
+        if fetch.with_ties && query.order_by.is_none() {
+            let message = "WITH TIES cannot be specified without ORDER BY clause";
+            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+        }
+        refuse(fetch.with_ties && !query.locks.is_empty(), "WITH TIES and FOR UPDATE")?;
     }
     Ok(())
 }
@@ -379,6 +388,9 @@ fn bind_locks(select: &mut Select, query: &ast::Query, parameters: &Parameters) 
         && select.windows.is_empty()
         && select.sets.is_empty()
         && matches!(&select.sources[..], [source] if source.table().is_some());
+    if select.sources.is_empty() {
+        return Ok(());
+    }
     for lock in &query.locks {
         let is_weaker = lock.of.as_ref().is_some_and(|of| of.to_string() == format!("\"{WEAKER_LOCK}\""));
         refuse(lock.of.is_some() && !is_weaker || !is_single, &format!("the clause {lock}"))?;
@@ -479,6 +491,11 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
     let grouping = Grouping::new(&keys, &sources, sets.len() == 1);
     let scope = Scope { calls: Some(&calls), ..rows };
     let is_aggregate = |error: &SqlError| error.code == code::GROUPING_ERROR;
+    let is_wildcard = |item: &ast::SelectItem| matches!(item, ast::SelectItem::Wildcard(_));
+    if select.from.is_empty() && select.projection.iter().any(is_wildcard) {
+        let message = "SELECT * with no tables specified is not valid";
+        return Err(SqlError::new(code::SYNTAX_ERROR, message));
+    }
     let first = bind_items(&scope, &select.projection);
     let has_groups = !keys.is_empty()
         || matches!(&select.group_by, ast::GroupByExpr::Expressions(by, _) if !by.is_empty())
@@ -576,7 +593,7 @@ fn move_calls(select: &mut Select) {
 /// Lets the rows of the only table come in the order of the query, if a path leads so.
 fn order_by_path(select: &mut Select) {
     let is_distinct = select.is_distinct || !select.distinct_on.is_empty();
-    let has_calls = !select.windows.is_empty() || !select.sets.is_empty();
+    let has_calls = !select.windows.is_empty() || !select.sets.is_empty() || select.with_ties;
     let Select { sources, groups, order, limit, locks, .. } = select;
     let [source] = &mut sources[..] else { return };
     let needs_first = limit.is_some() && locks.is_none() && !is_distinct && !has_calls;

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
+    spool::Direction,
     types::{Type, Value},
 };
 
@@ -53,6 +54,17 @@ pub(crate) struct Frame {
     pub(crate) units: ast::WindowFrameUnits,
     pub(crate) start: Bound,
     pub(crate) end: Bound,
+    /// The values to compare if an end is so much before or behind the value of the row.
+    pub(crate) range: Option<Range>,
+}
+
+/// The value of a row by which RANGE counts, and the values at the ends of its frame.
+#[derive(Clone, Debug)]
+pub(crate) struct Range {
+    pub(crate) key: Expr,
+    pub(crate) start: Option<Expr>,
+    pub(crate) end: Option<Expr>,
+    pub(crate) direction: Direction,
 }
 
 /// An end of a frame.
@@ -160,8 +172,9 @@ impl Scope<'_> {
                 units: ast::WindowFrameUnits::Range,
                 start: Bound::First,
                 end: if order.is_empty() { Bound::Last } else { Bound::Current },
+                range: None,
             },
-            Some(frame) => inner.frame(frame)?,
+            Some(frame) => inner.frame(frame, &spec.order_by, &order)?,
         };
         let (bound, of) = inner.window_function(name, function)?;
         let call = WindowCall { function: bound, partition, order, frame };
@@ -170,10 +183,14 @@ impl Scope<'_> {
         Ok((Expr::Column(Calls::WINDOWS + windows.len() - 1), of))
     }
 
-    fn frame(&self, frame: &ast::WindowFrame) -> Result<Frame> {
+    fn frame(&self, frame: &ast::WindowFrame, by: &[ast::OrderByExpr], order: &[OrderKey]) -> Result<Frame> {
         use ast::WindowFrameBound as B;
+        let is_range = frame.units == ast::WindowFrameUnits::Range;
         let bound = |bound: &B| -> Result<Bound> {
-            let count = |expr: &ast::Expr| coerce(self.bind(expr)?, Type::Int8, self.parameters, false);
+            let count = |expr: &ast::Expr| match is_range {
+                true => Ok(self.bind(expr)?.0),
+                false => coerce(self.bind(expr)?, Type::Int8, self.parameters, false),
+            };
             Ok(match bound {
                 B::CurrentRow => Bound::Current,
                 B::Preceding(None) => Bound::First,
@@ -185,10 +202,35 @@ impl Scope<'_> {
         let start = bound(&frame.start_bound)?;
         let end = frame.end_bound.as_ref().map_or(Ok(Bound::Current), bound)?;
         let counts = |bound: &Bound| matches!(bound, Bound::Before(_) | Bound::Behind(_));
-        if frame.units == ast::WindowFrameUnits::Range && (counts(&start) || counts(&end)) {
-            return Err(SqlError::unsupported("RANGE with an offset"));
+        let mut range = None;
+        if is_range && (counts(&start) || counts(&end)) {
+            let ([by], [OrderKey { direction, .. }]) = (by, order) else {
+                let message = "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column";
+                return Err(SqlError::new("42P20", message));
+            };
+            let mut of = None;
+            let mut value = |bound: Option<&B>| -> Result<Option<Expr>> {
+                let (offset, is_before) = match bound {
+                    Some(B::Preceding(Some(offset))) => (offset, true),
+                    Some(B::Following(Some(offset))) => (offset, false),
+                    _ => return Ok(None),
+                };
+                let op = match is_before != direction.is_descending {
+                    true => ast::BinaryOperator::Minus,
+                    false => ast::BinaryOperator::Plus,
+                };
+                let left = Box::new(ast::Expr::Nested(Box::new(by.expr.clone())));
+                let right = Box::new(ast::Expr::Nested(offset.clone()));
+                let (value, found) = self.bind(&ast::Expr::BinaryOp { left, op, right })?;
+                of = Some(found);
+                Ok(Some(value))
+            };
+            let (start, end) = (value(Some(&frame.start_bound))?, value(frame.end_bound.as_ref())?);
+            let key = self.bind(&by.expr)?;
+            let key = coerce(key, of.unwrap_or(Type::Unknown), self.parameters, false)?;
+            range = Some(Range { key, start, end, direction: *direction });
         }
-        Ok(Frame { units: frame.units, start, end })
+        Ok(Frame { units: frame.units, start, end, range })
     }
 
     fn window_function(&self, name: &str, function: &ast::Function) -> Result<(WindowFunction, Type)> {

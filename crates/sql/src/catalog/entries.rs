@@ -116,6 +116,9 @@ pub(crate) struct Table {
     /// The tables whose foreign keys name this one.
     #[serde(default)]
     pub(crate) referenced_by: Vec<RelationName>,
+    /// Its rows are those of a query.
+    #[serde(default)]
+    pub(crate) materialized: Option<Materialized>,
     #[serde(default)]
     pub(crate) grants: Vec<Grant>,
     #[serde(default)]
@@ -176,6 +179,8 @@ pub(crate) struct Key {
     pub(crate) columns: Vec<usize>,
     #[serde(default)]
     pub(crate) comment: Option<String>,
+    #[serde(default)]
+    pub(crate) constraint_comment: Option<String>,
 }
 
 /// An index: a tree with the columns, and the key of the row.
@@ -200,6 +205,8 @@ pub(crate) struct Index {
     pub(crate) order: Vec<IndexOrder>,
     #[serde(default)]
     pub(crate) comment: Option<String>,
+    #[serde(default)]
+    pub(crate) constraint_comment: Option<String>,
 }
 
 /// A part of the key of an index.
@@ -275,6 +282,9 @@ pub(crate) struct View {
     pub(crate) columns: Vec<ViewColumn>,
     /// The relations that the query names.
     pub(crate) uses: Vec<RelationName>,
+    /// It is a table with the rows of a query.
+    #[serde(skip)]
+    pub(crate) is_materialized: bool,
     #[serde(default)]
     pub(crate) grants: Vec<Grant>,
     #[serde(default)]
@@ -309,6 +319,14 @@ pub(crate) enum Entry {
     View(View),
 }
 
+/// The query of a materialized view, as [`View`] has it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Materialized {
+    pub(crate) text: String,
+    pub(crate) path: Vec<String>,
+    pub(crate) uses: Vec<RelationName>,
+}
+
 impl Table {
     pub(crate) fn new(id: u64, name: &RelationName, owner: &str, root: u64, columns: Vec<Column>) -> Self {
         Self {
@@ -323,8 +341,39 @@ impl Table {
             checks: Vec::new(),
             foreign_keys: Vec::new(),
             referenced_by: Vec::new(),
+            materialized: None,
             grants: Vec::new(),
             comment: None,
+        }
+    }
+
+    /// Returns the view that a materialized one would be.
+    pub(crate) fn view(&self) -> Option<View> {
+        let Materialized { text, path, uses } = self.materialized.clone()?;
+        let column = |column: &Column| ViewColumn { name: column.name.clone(), of: column.of };
+        Some(View {
+            id: self.id,
+            schema: self.schema.clone(),
+            name: self.name.clone(),
+            owner: self.owner.clone(),
+            text,
+            path,
+            columns: self.columns.iter().map(column).collect(),
+            uses,
+            is_materialized: true,
+            grants: self.grants.clone(),
+            comment: self.comment.clone(),
+        })
+    }
+
+    /// Refuses a change of the rows of a materialized view.
+    pub(crate) fn check_changeable(&self, verb: &str) -> Result<()> {
+        match self.materialized {
+            None => Ok(()),
+            Some(_) => {
+                let message = format!("cannot {verb} materialized view \"{}\"", self.name);
+                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message))
+            }
         }
     }
 
@@ -369,6 +418,11 @@ impl Table {
 }
 
 impl View {
+    /// Returns the kind of the view for messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        if self.is_materialized { "materialized view" } else { "view" }
+    }
+
     pub(crate) fn relation(&self) -> RelationName {
         RelationName::new(&self.schema, &self.name)
     }
@@ -391,6 +445,7 @@ impl Index {
             condition: None,
             order: Vec::new(),
             comment: None,
+            constraint_comment: None,
         }
     }
 

@@ -21,8 +21,9 @@ use plexus_store::{RowChange, Store, tree::ScanPlace};
 use serde::{Serialize, de::DeserializeOwned};
 
 pub(crate) use self::entries::{
-    Action, Check, Column, Entry, ForeignKey, Grant, Identity, Index, IndexOrder, IndexPart, Key, PUBLIC,
-    Privilege, RelationName, Schema, Table, View, ViewColumn, number_key, public, shown,
+    Action, Check, Column, Entry, ForeignKey, Grant, Identity, Index, IndexOrder, IndexPart, Key,
+    Materialized, PUBLIC, Privilege, RelationName, Schema, Table, View, ViewColumn, number_key, public,
+    shown,
 };
 use crate::{
     error::{Result, SqlError, code},
@@ -61,6 +62,8 @@ pub(crate) struct Catalog {
     place: SessionPlace,
     /// The schemas in which a name without schema is looked for.
     path: Vec<String>,
+    /// The schema of the session for temporary relations, which is looked at first.
+    temporary: Option<String>,
     /// The version at which the relations were read, and the path behind it.
     version: Option<Vec<u8>>,
     known: HashMap<String, Option<(RelationName, Relation)>>,
@@ -148,7 +151,7 @@ pub(crate) fn duplicate(name: &str) -> SqlError {
 impl Catalog {
     pub(crate) fn new(place: SessionPlace) -> Self {
         let path = vec![place.role.clone(), public()];
-        Self { place, path, version: None, known: HashMap::new() }
+        Self { place, path, temporary: None, version: None, known: HashMap::new() }
     }
 
     /// Returns the database, and the role of the session.
@@ -167,6 +170,21 @@ impl Catalog {
         self.forget();
     }
 
+    pub(crate) fn set_temporary(&mut self, schema: String) {
+        self.temporary = Some(schema);
+        self.forget();
+    }
+
+    /// Returns whether a schema is that of the session for temporary relations.
+    pub(crate) fn is_temporary(&self, schema: &str) -> bool {
+        self.temporary.as_deref() == Some(schema)
+    }
+
+    /// Returns the schemas in which a relation is looked for, with that of temporary ones.
+    pub(crate) fn whole_path(&self) -> Vec<String> {
+        self.temporary.iter().chain(&self.path).cloned().collect()
+    }
+
     /// Forgets all relations: a change of them may be undone.
     pub(crate) fn forget(&mut self) {
         self.version = None;
@@ -177,7 +195,7 @@ impl Catalog {
     /// statement: plans of one version and path fit.
     pub(crate) async fn refresh(&mut self, store: &Store<Cache>, by: &mut Transaction) -> Result<&[u8]> {
         let mut version = Self::version(store, by).await?;
-        self.path.iter().for_each(|schema| version.extend(schema.bytes().chain([0])));
+        self.whole_path().iter().for_each(|schema| version.extend(schema.bytes().chain([0])));
         if self.version.as_ref() != Some(&version) {
             self.known.clear();
         }
@@ -217,8 +235,11 @@ impl Catalog {
             return Ok(known.clone());
         }
         let places = match name.split_once('\0') {
+            Some(("pg_temp", name)) => {
+                self.temporary.iter().map(|schema| RelationName::new(schema, name)).collect()
+            }
             Some((schema, name)) => vec![RelationName::new(schema, name)],
-            None => self.path.iter().map(|schema| RelationName::new(schema, name)).collect(),
+            None => self.whole_path().iter().map(|schema| RelationName::new(schema, name)).collect(),
         };
         let mut found = None;
         for place in places {
@@ -320,7 +341,17 @@ impl Catalog {
         store: &Store<Cache>,
         by: &mut Transaction,
         name: &str,
+        is_temporary: bool,
     ) -> Result<RelationName> {
+        match (name.split_once('\0'), &self.temporary) {
+            (Some(("pg_temp", name)), Some(schema)) => return Ok(RelationName::new(schema, name)),
+            (Some(_), _) if is_temporary => {
+                let message = "cannot create temporary relation in non-temporary schema";
+                return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+            }
+            (None, Some(schema)) if is_temporary => return Ok(RelationName::new(schema, name)),
+            _ => {}
+        }
         if let Some((schema, name)) = name.split_once('\0') {
             self.check_schema(store, by, schema, Privilege::Create).await?;
             return Ok(RelationName::new(schema, name));
@@ -518,8 +549,11 @@ impl Catalog {
         by: &mut Transaction,
         name: &RelationName,
     ) -> Result<Vec<View>> {
-        let mut views = self.relations(store, by).await?.views;
+        let Relations { mut views, tables, .. } = self.relations(store, by).await?;
+        views.extend(tables.iter().filter_map(Table::view));
         views.retain(|view| view.uses.contains(name));
+        // In the order in which they were made.
+        views.sort_by_key(|view| view.id);
         Ok(views)
     }
 

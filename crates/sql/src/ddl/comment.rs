@@ -6,8 +6,39 @@ use super::Definer;
 use crate::{
     catalog::{Entry, Relation, Table, undefined, undefined_schema},
     error::{Result, SqlError, code},
-    parse::{relation, simple},
+    parse::{folded, relation, simple},
 };
+
+/// COMMENT ON CONSTRAINT.
+#[derive(Clone, Debug)]
+pub(crate) struct ConstraintComment {
+    pub(crate) name: ast::Ident,
+    pub(crate) table: ast::ObjectName,
+    pub(crate) text: Option<String>,
+}
+
+/// Runs COMMENT ON CONSTRAINT. An empty text is none.
+pub(crate) async fn comment_on_constraint(
+    define: &mut Definer<'_, '_>,
+    comment: &ConstraintComment,
+) -> Result<()> {
+    let table = define.owned(&relation(&comment.table)?).await?;
+    let (name, mut new) = (folded(&comment.name), (*table).clone());
+    let primary = new.primary.iter_mut().map(|key| (&key.name, &mut key.constraint_comment));
+    let unique = new.indexes.iter_mut().filter(|index| index.is_constraint);
+    let unique = unique.map(|index| (&index.name, &mut index.constraint_comment));
+    let checks = new.checks.iter_mut().map(|check| (&check.name, &mut check.comment));
+    let keys = new.foreign_keys.iter_mut().map(|key| (&key.name, &mut key.comment));
+    let mut all = primary.chain(unique).chain(checks).chain(keys);
+    match all.find(|(known, _)| **known == name) {
+        Some((_, known)) => *known = comment.text.clone().filter(|text| !text.is_empty()),
+        None => {
+            let message = format!("constraint \"{name}\" for table \"{}\" does not exist", table.name);
+            return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
+        }
+    }
+    define.change(Some(&table), Some(&new)).await
+}
 
 /// Runs COMMENT ON. An empty text is none.
 pub(crate) async fn comment(
@@ -22,7 +53,7 @@ pub(crate) async fn comment(
         O::Column => {
             let mut table = name.clone();
             let column = table.0.pop().filter(|_| !table.0.is_empty());
-            let column = column.and_then(|part| part.as_ident().map(crate::parse::folded));
+            let column = column.and_then(|part| part.as_ident().map(folded));
             let column =
                 column.ok_or_else(|| SqlError::new(code::SYNTAX_ERROR, "column name must be qualified"))?;
             let table = define.owned(&relation(&table)?).await?;
@@ -40,14 +71,16 @@ pub(crate) async fn comment(
             schema.comment = text;
             define.catalog.change_schema(store, by, &name, Some(&schema)).await
         }
-        O::Table | O::View | O::Index | O::Sequence => {
+        O::Table | O::View | O::MaterializedView | O::Index | O::Sequence => {
             let name = relation(name)?;
             let (store, by) = (define.run.store, &mut *define.run.by);
             let found = define.catalog.relation(store, by, &name).await?;
             let (place, found) = found.ok_or_else(|| undefined(&name))?;
             let owner = define.catalog.place().clone();
             let entry = match (kind, found) {
-                (O::Table, Relation::Table(table)) => {
+                (O::Table | O::MaterializedView, Relation::Table(table))
+                    if table.materialized.is_some() == (kind == O::MaterializedView) =>
+                {
                     owner.check_owner(&table.owner, "table", &table.name)?;
                     let new = Table { comment: text, ..(*table).clone() };
                     return define.change(Some(&table), Some(&new)).await;

@@ -104,7 +104,7 @@ pub(super) fn add_primary(table: &mut Table, name: Option<String>, columns: Vec<
     }
     let name = name.unwrap_or_else(|| joined(&[&table.name], "pkey"));
     columns.iter().for_each(|column| table.columns[*column].not_null = true);
-    table.primary = Some(Key { name, columns, comment: None });
+    table.primary = Some(Key { name, columns, comment: None, constraint_comment: None });
     Ok(())
 }
 
@@ -116,6 +116,10 @@ pub(super) fn unique_index(table: &Table, name: Option<String>, columns: Vec<usi
 
 /// Adds a check to a table, whose rows are not looked at.
 pub(super) fn add_check(table: &mut Table, name: Option<String>, condition: &ast::Expr) -> Result<()> {
+    let mut condition = condition;
+    while let ast::Expr::Nested(inner) = condition {
+        condition = inner;
+    }
     let condition = condition.to_string();
     let bound = bind_condition(table, &condition, "CHECK")?;
     let mut columns = Vec::new();
@@ -185,7 +189,7 @@ impl Definer<'_, '_> {
         let given = relation(&key.foreign_table)?;
         let own = table.relation();
         let is_own =
-            given == own.name && self.catalog.path().contains(&own.schema) || given == own.qualified();
+            given == own.name && self.catalog.whole_path().contains(&own.schema) || given == own.qualified();
         let found = match is_own {
             true => None,
             false => {
@@ -201,6 +205,12 @@ impl Definer<'_, '_> {
                 found
             }
         };
+        let is_temporary = self.catalog.is_temporary(&table.schema);
+        if is_temporary != self.catalog.is_temporary(&other.schema) {
+            let kind = if is_temporary { "temporary" } else { "permanent" };
+            let message = format!("constraints on {kind} tables may reference only {kind} tables");
+            return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+        }
         let mut referenced = Vec::new();
         for column in key.referred_columns.iter().map(folded) {
             referenced.push(named_column(other, &column)?);

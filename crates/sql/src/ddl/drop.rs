@@ -26,6 +26,7 @@ pub(crate) async fn drop_all(
         let word = match kind {
             ast::ObjectType::Table => "table",
             ast::ObjectType::View => "view",
+            ast::ObjectType::MaterializedView => "materialized view",
             ast::ObjectType::Index => "index",
             ast::ObjectType::Sequence => "sequence",
             other => return Err(SqlError::unsupported(format!("DROP {other}"))),
@@ -45,12 +46,14 @@ pub(crate) async fn drop_all(
             continue;
         };
         match (kind, found) {
-            (ast::ObjectType::Table, Relation::Table(table)) => {
-                define.catalog.place().check_owner(&table.owner, "table", &table.name)?;
+            (ast::ObjectType::Table | ast::ObjectType::MaterializedView, Relation::Table(table))
+                if table.materialized.is_some() == (kind == ast::ObjectType::MaterializedView) =>
+            {
+                define.catalog.place().check_owner(&table.owner, word, &table.name)?;
                 tables.push(table);
             }
             (ast::ObjectType::View, Relation::View(view)) => {
-                define.catalog.place().check_owner(&view.owner, "view", &view.name)?;
+                define.catalog.place().check_owner(&view.owner, word, &view.name)?;
                 define.drop_view(&view, cascade).await?;
             }
             (ast::ObjectType::Index, Relation::Index(table)) => {
@@ -70,6 +73,9 @@ pub(crate) async fn drop_all(
 /// The error for a relation of another kind.
 pub(super) fn wrong_kind(name: &str, wanted: &str, found: &Relation) -> SqlError {
     let hint = match found {
+        Relation::Table(table) if table.materialized.is_some() => {
+            "Use DROP MATERIALIZED VIEW to remove a materialized view."
+        }
         Relation::Table(_) => "Use DROP TABLE to remove a table.",
         Relation::View(_) => "Use DROP VIEW to remove a view.",
         Relation::Sequence(_) => "Use DROP SEQUENCE to remove a sequence.",
@@ -80,6 +86,17 @@ pub(super) fn wrong_kind(name: &str, wanted: &str, found: &Relation) -> SqlError
 }
 
 impl Definer<'_, '_> {
+    /// Gives a table empty trees, and returns it.
+    pub(super) async fn emptied(&mut self, table: &Table) -> Result<Table> {
+        let mut new = table.clone();
+        new.root = self.run.by.create_tree().await?.0;
+        for index in &mut new.indexes {
+            index.root = self.run.by.create_tree().await?.0;
+        }
+        self.change(Some(table), Some(&new)).await?;
+        Ok(new)
+    }
+
     /// Removes tables at once: those that only need each other can go.
     pub(super) async fn drop_tables(&mut self, tables: &[Rc<Table>], cascade: bool) -> Result<()> {
         let gone: Vec<RelationName> = tables.iter().map(|table| table.relation()).collect();
@@ -89,14 +106,16 @@ impl Definer<'_, '_> {
             let mut keys = self.foreign_keys_to(table, |_| true).await?;
             keys.retain(|(name, _)| !gone.contains(name));
             let name = &table.name;
+            let kind = table.view().map_or("table", |view| view.kind());
             let is_free = views.is_empty() && keys.is_empty();
             if !cascade && !is_free {
                 let keys = keys.iter().map(|(other, key)| {
                     format!("constraint {key} on table {} depends on table {name}", other.name)
                 });
-                let views = views.iter().map(|view| format!("view {} depends on table {name}", view.name));
+                let line = |view: &View| format!("{} {} depends on {kind} {name}", view.kind(), view.name);
+                let views = views.iter().map(line);
                 let lines: Vec<String> = views.chain(keys).collect();
-                return Err(needed(&format!("table {name}"), &lines));
+                return Err(needed(&format!("{kind} {name}"), &lines));
             }
             let shown = keys.iter().map(|(other, key)| format!("constraint {key} on table {}", other.name));
             self.cascades(shown.collect(), &views).await?;
@@ -121,7 +140,8 @@ impl Definer<'_, '_> {
 
     /// Removes views that need something that goes, and tells of them and of other objects.
     pub(super) async fn cascades(&mut self, objects: Vec<String>, views: &[View]) -> Result<()> {
-        let mut lines: Vec<String> = views.iter().map(|view| format!("view {}", view.name)).collect();
+        let mut lines: Vec<String> =
+            views.iter().map(|view| format!("{} {}", view.kind(), view.name)).collect();
         lines.extend(objects);
         match &lines[..] {
             [] => {}
@@ -136,18 +156,24 @@ impl Definer<'_, '_> {
             // One that needs another one of them may have gone with it.
             let (store, by) = (self.run.store, &mut *self.run.by);
             let name = view.relation().qualified();
-            if let Some((_, Relation::View(view))) = self.catalog.relation(store, by, &name).await? {
-                Box::pin(self.drop_view(&view, true)).await?;
+            match self.catalog.relation(store, by, &name).await? {
+                Some((_, Relation::View(view))) => Box::pin(self.drop_view(&view, true)).await?,
+                Some((_, Relation::Table(table))) => Box::pin(self.drop_tables(&[table], true)).await?,
+                _ => {}
             }
         }
         Ok(())
     }
 
     async fn drop_view(&mut self, view: &View, cascade: bool) -> Result<()> {
+        if view.is_materialized {
+            let table = self.table(&view.relation()).await?;
+            return Box::pin(self.drop_tables(&[table], cascade)).await;
+        }
         let views = self.views_of(&view.relation()).await?;
         if !cascade && !views.is_empty() {
             let name = &view.name;
-            let line = |other: &View| format!("view {} depends on view {name}", other.name);
+            let line = |other: &View| format!("{} {} depends on view {name}", other.kind(), other.name);
             return Err(needed(&format!("view {name}"), &views.iter().map(line).collect::<Vec<_>>()));
         }
         self.cascades(Vec::new(), &views).await?;
@@ -214,6 +240,10 @@ pub(crate) async fn truncate(define: &mut Definer<'_, '_>, truncate: &ast::Trunc
         let name = relation(&target.name)?;
         let (store, by) = (define.run.store, &mut *define.run.by);
         let found = define.catalog.find(store, by, &name).await?.ok_or_else(|| undefined(&name))?;
+        if found.materialized.is_some() {
+            let message = format!("\"{}\" is not a table", found.name);
+            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+        }
         if !names.contains(&found.relation()) {
             names.push(found.relation());
         }
@@ -246,12 +276,7 @@ pub(crate) async fn truncate(define: &mut Definer<'_, '_>, truncate: &ast::Trunc
     }
     for name in names {
         let table = define.table(&name).await?;
-        let mut new = (*table).clone();
-        new.root = define.run.by.create_tree().await?.0;
-        for index in &mut new.indexes {
-            index.root = define.run.by.create_tree().await?.0;
-        }
-        define.change(Some(&table), Some(&new)).await?;
+        define.emptied(&table).await?;
         if truncate.identity == Some(ast::TruncateIdentityOption::Restart) {
             for sequence in table.columns.iter().filter_map(|column| column.own_sequence.as_ref()) {
                 define.restart(&RelationName::of_key(sequence), None).await?;

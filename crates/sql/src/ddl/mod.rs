@@ -19,14 +19,14 @@ use sqlparser::ast;
 
 pub(crate) use self::{
     alter::{alter_index, alter_table},
-    comment::comment,
+    comment::{ConstraintComment, comment, comment_on_constraint},
     drop::{drop_all, truncate},
     grant::{grant, granted, grantees, revoke},
     index::create_index,
     schema::{create_schema, drop_schemas},
     sequence::{AlterSequence, alter_sequence, create_sequence, owner_of},
     table::{create_table, create_table_as},
-    view::create_view,
+    view::{create_view, refresh_view},
 };
 use crate::{
     bind::select::refuse,
@@ -83,8 +83,8 @@ impl Definer<'_, '_> {
     }
 
     /// Returns the place of a relation that a statement makes.
-    async fn place_of(&mut self, name: &ast::ObjectName) -> Result<RelationName> {
-        self.catalog.place_of(self.run.store, self.run.by, &relation(name)?).await
+    async fn place_of(&mut self, name: &ast::ObjectName, is_temporary: bool) -> Result<RelationName> {
+        self.catalog.place_of(self.run.store, self.run.by, &relation(name)?, is_temporary).await
     }
 
     /// Makes, changes or removes a table, and lets the tables that its foreign keys name know it.

@@ -7,7 +7,7 @@ use sqlparser::ast;
 use super::{Definer, needed, sequence::drop_sequence};
 use crate::{
     bind::select::refuse,
-    catalog::{PUBLIC, Schema, undefined_schema},
+    catalog::{PUBLIC, Schema, Table, undefined_schema},
     error::{Result, SqlError, code},
     parse::{folded, simple},
 };
@@ -78,7 +78,10 @@ pub(crate) async fn drop_schemas(
                 && !is_own.into_iter().any(|column| column.own_sequence.as_ref() == Some(&key))
         });
         let mut lines: Vec<(u64, String)> = Vec::new();
-        lines.extend(relations.tables.iter().map(|table| (table.id, format!("table {name}.{}", table.name))));
+        let object = |table: &Table| {
+            format!("{} {name}.{}", table.view().map_or("table", |view| view.kind()), table.name)
+        };
+        lines.extend(relations.tables.iter().map(|table| (table.id, object(table))));
         lines.extend(relations.views.iter().map(|view| (view.id, format!("view {name}.{}", view.name))));
         let sequences = relations.sequences.iter();
         lines.extend(sequences.map(|one| (one.id, format!("sequence {name}.{}", one.name))));

@@ -80,7 +80,7 @@ pub(crate) async fn create_sequence(
     if_not_exists: bool,
     options: &[ast::SequenceOptions],
 ) -> Result<()> {
-    let name = define.place_of(name).await?;
+    let name = define.place_of(name, false).await?;
     if define.has(&name).await? {
         let notice = exists(&name.name, if_not_exists)?;
         define.notices.push(notice);
@@ -109,6 +109,7 @@ async fn make_sequence(
         least: 1,
         most: i64::MAX,
         cycles: false,
+        cache: 1,
         of,
         grants: Vec::new(),
         comment: None,
@@ -130,7 +131,7 @@ fn changed(old: Sequence, options: &[ast::SequenceOptions], is_new: bool) -> Res
             .map_err(|_| SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{text}\"")))
     };
     let invalid = |message: String| Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
-    let (mut of, mut increment, mut cycles) = (old.of, old.increment, old.cycles);
+    let (mut of, mut increment, mut cycles, mut cache) = (old.of, old.increment, old.cycles, old.cache);
     // Some(None) is the default.
     let kept = |value: i64| if is_new { Some(None) } else { Some(Some(value)) };
     let (mut least, mut most, mut start) = (kept(old.least), kept(old.most), kept(old.start).flatten());
@@ -148,9 +149,8 @@ fn changed(old: Sequence, options: &[ast::SequenceOptions], is_new: bool) -> Res
             O::MinValue(value) => least = Some(value.as_ref().map(number).transpose()?),
             O::MaxValue(value) => most = Some(value.as_ref().map(number).transpose()?),
             O::StartWith(value, _) => start = Some(number(value)?),
-            // Each node takes a range of numbers.
             O::Cache(value) => match number(value)? {
-                1.. => {}
+                numbers @ 1.. => cache = numbers,
                 other => return invalid(format!("CACHE ({other}) must be greater than zero")),
             },
             O::Cycle(is_off) => cycles = !is_off,
@@ -181,7 +181,7 @@ fn changed(old: Sequence, options: &[ast::SequenceOptions], is_new: bool) -> Res
     if start > most {
         return invalid(format!("START value ({start}) cannot be greater than MAXVALUE ({most})"));
     }
-    Ok(Sequence { start, increment, least, most, cycles, of, ..old })
+    Ok(Sequence { start, increment, least, most, cycles, cache, of, ..old })
 }
 
 /// Returns the bounds of the numbers of a type.

@@ -42,14 +42,21 @@ fn check_clauses(create: &ast::CreateTable) -> Result<()> {
         }
         _ => return Err(SqlError::unsupported("this form of CREATE TABLE")),
     }
-    refuse(rest.temporary, "CREATE TEMPORARY TABLE")?;
+    if rest.temporary {
+        rest.temporary = false;
+        refuse(
+            !matches!(rest.on_commit, None | Some(ast::OnCommit::PreserveRows)),
+            "this form of ON COMMIT",
+        )?;
+        rest.on_commit = None;
+    }
     refuse_rest(&rest, &format!("CREATE TABLE {}", create.name), "this form of CREATE TABLE")
 }
 
 /// Runs CREATE TABLE.
 pub(crate) async fn create_table(define: &mut Definer<'_, '_>, create: &ast::CreateTable) -> Result<()> {
     check_clauses(create)?;
-    let place = define.place_of(&create.name).await?;
+    let place = define.place_of(&create.name, create.temporary).await?;
     if define.has(&place).await? {
         let notice = exists(&place.name, create.if_not_exists)?;
         define.notices.push(notice);
@@ -110,7 +117,7 @@ pub(crate) async fn create_table_as(
 ) -> Result<u64> {
     check_clauses(create)?;
     refuse(!create.constraints.is_empty() || create.like.is_some(), "constraints in CREATE TABLE AS")?;
-    let place = define.place_of(&create.name).await?;
+    let place = define.place_of(&create.name, create.temporary).await?;
     if create.columns.len() > columns.len() {
         return Err(SqlError::new(code::SYNTAX_ERROR, "too many column names were specified"));
     }
@@ -132,7 +139,12 @@ pub(crate) async fn create_table_as(
     }
     let table = define.new_table(&place, made).await?;
     define.change(None, Some(&table)).await?;
-    let targets = Targets::alone(Rc::new(table))?;
+    insert_all(define, Rc::new(table), rows).await
+}
+
+/// Inserts rows into a table of the transaction. Returns their number.
+pub(super) async fn insert_all(define: &mut Definer<'_, '_>, table: Rc<Table>, rows: Rows) -> Result<u64> {
+    let targets = Targets::alone(table)?;
     let (mut rows, mut count) = (rows.fuse(), 0);
     loop {
         let mut batch = rows.by_ref().take(MOST_ROWS).collect::<Result<Vec<_>>>()?;

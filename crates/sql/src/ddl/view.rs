@@ -1,37 +1,46 @@
 //! CREATE VIEW.
 
+use std::rc::Rc;
+
 use sqlparser::ast;
 
-use super::Definer;
+use super::{Definer, exists, table::insert_all};
 use crate::{
     bind::select::{ResultColumn, refuse},
-    catalog::{Entry, Relation, RelationName, View, ViewColumn, duplicate},
+    catalog::{
+        Column, Entry, Index, Materialized, Relation, RelationName, Table, View, ViewColumn, duplicate,
+    },
     error::{Result, SqlError, code},
-    parse::folded,
+    parse::{folded, relation},
+    spool::Rows,
     types::Type,
 };
 
-/// Runs CREATE VIEW, whose query has these columns.
+/// Runs CREATE VIEW, whose query has these columns and, if it is materialized, these rows. Returns
+/// the number of its own rows.
 pub(crate) async fn create_view(
     define: &mut Definer<'_, '_>,
     create: &ast::CreateView,
     columns: &[ResultColumn],
     uses: Vec<RelationName>,
-) -> Result<()> {
+    rows: Rows,
+) -> Result<Option<u64>> {
     let is_plain = !create.or_alter
-        && !create.materialized
         && !create.secure
         && create.options == ast::CreateTableOptions::None
         && create.cluster_by.is_empty()
         && create.comment.is_none()
         && !create.with_no_schema_binding
-        && !create.if_not_exists
+        && (!create.if_not_exists || create.materialized)
         && create.to.is_none()
         && create.params.is_none()
         && !create.copy_grants;
     refuse(!is_plain, "this form of CREATE VIEW")?;
-    refuse(create.temporary, "CREATE TEMPORARY VIEW")?;
-    let place = define.place_of(&create.name).await?;
+    let uses_temporary = uses.iter().any(|name| define.catalog.is_temporary(&name.schema));
+    let place = define.place_of(&create.name, create.temporary || uses_temporary).await?;
+    if uses_temporary && !create.temporary {
+        define.notices.push(format!("view \"{}\" will be a temporary view", place.name));
+    }
     if create.columns.len() > columns.len() {
         let message = "CREATE VIEW specifies more column names than columns";
         return Err(SqlError::new(code::SYNTAX_ERROR, message));
@@ -51,6 +60,10 @@ pub(crate) async fn create_view(
         }
         named.push(ViewColumn { name, of: if column.of == Type::Unknown { Type::Text } else { column.of } });
     }
+    if create.if_not_exists && define.has(&place).await? {
+        define.notices.push(exists(&place.name, true)?);
+        return Ok(None);
+    }
     let (store, by) = (define.run.store, &mut *define.run.by);
     let old = match define.catalog.relation(store, by, &place.qualified()).await? {
         None => None,
@@ -68,9 +81,13 @@ pub(crate) async fn create_view(
         name: place.name.clone(),
         owner: define.catalog.place().role.clone(),
         text: with_names(&create.query, columns).to_string(),
-        path: define.catalog.path().to_vec(),
+        path: match define.catalog.is_temporary(&place.schema) {
+            true => define.catalog.whole_path(),
+            false => define.catalog.path().to_vec(),
+        },
         columns: named,
         uses,
+        is_materialized: false,
         grants: Vec::new(),
         comment: None,
     };
@@ -82,7 +99,36 @@ pub(crate) async fn create_view(
         (view.grants, view.comment) = (old.grants.clone(), old.comment.clone());
     }
     let (store, by) = (define.run.store, &mut *define.run.by);
-    define.catalog.change_entry(store, by, &place, Some(&Entry::View(view))).await
+    if !create.materialized {
+        define.catalog.change_entry(store, by, &place, Some(&Entry::View(view))).await?;
+        return Ok(None);
+    }
+    let View { id, owner, text, path, columns, uses, .. } = view;
+    let columns = columns.iter().map(|column| Column::new(&column.name, column.of)).collect();
+    let mut table = Table::new(id, &place, &owner, by.create_tree().await?.0, columns);
+    table.materialized = Some(Materialized { text, path, uses });
+    define.change(None, Some(&table)).await?;
+    Ok(Some(insert_all(define, Rc::new(table), rows).await?))
+}
+
+/// Runs REFRESH MATERIALIZED VIEW with the rows of its query.
+pub(crate) async fn refresh_view(
+    define: &mut Definer<'_, '_>,
+    refresh: &ast::RefreshMaterializedView,
+    rows: Rows,
+) -> Result<()> {
+    refuse(refresh.with_data == Some(false), "WITH NO DATA")?;
+    let table = define.owned(&relation(&refresh.name)?).await?;
+    let is_unique = |index: &Index| index.is_unique && index.condition.is_none();
+    if refresh.concurrently && !table.indexes.iter().any(is_unique) {
+        let message =
+            format!("cannot refresh materialized view \"{}.{}\" concurrently", table.schema, table.name);
+        let hint =
+            "Create a unique index with no WHERE clause on one or more columns of the materialized view.";
+        return Err(SqlError::new(code::NOT_IN_STATE, message).with_hint(hint));
+    }
+    let new = define.emptied(&table).await?;
+    insert_all(define, Rc::new(new), rows).await.map(drop)
 }
 
 /// Returns the query of a view with the names of its columns for `*`: columns that come later are

@@ -273,7 +273,26 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Rows> {
         0 => rows,
         keys => first_of_each(run, rows, keys)?,
     };
-    rows.part(offset, limit.unwrap_or(usize::MAX)).await
+    match query.with_ties {
+        false => rows.part(offset, limit.unwrap_or(usize::MAX)).await,
+        true => with_ties(run, rows, offset, limit.unwrap_or(usize::MAX), query.order.len()),
+    }
+}
+
+/// Returns so many rows, and those behind them with the same last values, which go.
+fn with_ties(run: &mut Run<'_>, rows: Rows, offset: usize, limit: usize, keys: usize) -> Result<Rows> {
+    let (mut found, mut last) = (Vec::new(), Vec::new());
+    for row in rows.skip(offset) {
+        let mut row = row?;
+        let key = encode::identity(&row.split_off(row.len() - keys));
+        if found.len() >= limit && (found.is_empty() || key != last) {
+            break;
+        }
+        last = key;
+        run.keep(&row)?;
+        found.push(row);
+    }
+    Ok(found.into())
 }
 
 /// Returns the rows of the sources of a query.
@@ -310,8 +329,13 @@ fn first_of_each(run: &mut Run<'_>, rows: Rows, keys: usize) -> Result<Rows> {
 fn project(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<OrderedRow> {
     let order = order_of(run, query, row)?;
     let inputs = run.inputs(row);
-    let output = query.output.iter().chain(&query.distinct_on);
-    let row = output.map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+    let mut row: Vec<Value> = query.output.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+    if query.with_ties {
+        row.extend(order.iter().cloned());
+    }
+    for expr in &query.distinct_on {
+        row.push(expr.evaluate(inputs)?);
+    }
     Ok(OrderedRow { order, row })
 }
 

@@ -9,7 +9,7 @@ use super::{
     groups::{Accumulated, inputs_of},
 };
 use crate::{
-    bind::windows::{Bound, WindowCall, WindowFunction},
+    bind::windows::{Bound, Range, WindowCall, WindowFunction},
     error::{Result, SqlError, code},
     expr::Expr,
     spool::{Direction, compare_rows},
@@ -145,8 +145,15 @@ async fn partition_values(
             // The last frame with its value: frames often stay, or grow at their end.
             let (mut last, mut state) = (0..0, Accumulated::default());
             let memory = run.memory;
+            let mut keys = Vec::new();
+            if let Some(range) = &call.frame.range {
+                for row in rows {
+                    keys.push(run.complete(&mut |run| range.key.evaluate(run.inputs(row))).await?);
+                }
+                run.keep(&keys)?;
+            }
             for (at, row) in rows.iter().enumerate() {
-                let (from, to) = run.complete(&mut |run| frame(run, call, at, row, groups)).await?;
+                let (from, to) = run.complete(&mut |run| frame(run, call, at, row, (groups, &keys))).await?;
                 if let WindowFunction::Aggregate(aggregate) = function {
                     if last.start != from || last.end > to {
                         (last, state, run.memory) = (from..from, Accumulated::default(), memory);
@@ -193,9 +200,37 @@ fn frame(
     call: &WindowCall,
     at: usize,
     row: &[Value],
-    groups: &[(usize, usize)],
+    (groups, keys): (&[(usize, usize)], &[Value]),
 ) -> Result<(usize, usize)> {
     let count = groups.len();
+    // The rows before a value in the order, with those that have it.
+    let before = |value: &Value, with_equal: bool, range: &Range| {
+        let directions = [range.direction];
+        let is_before = |key: &Value| match compare_rows(
+            std::slice::from_ref(key),
+            std::slice::from_ref(value),
+            &directions,
+        ) {
+            Ordering::Less => true,
+            Ordering::Equal => with_equal,
+            Ordering::Greater => false,
+        };
+        keys.partition_point(is_before)
+    };
+    let ranged = |offset: &Expr, value: &Expr| -> Result<Value> {
+        let is_negative = match offset.evaluate(run.inputs(row))? {
+            Value::Int(number) => number < 0,
+            Value::Float(number) => number < 0.0 || number.is_nan(),
+            Value::Numeric(number) => number.digits < 0,
+            Value::Interval(span) => span.months < 0 || span.days < 0 || span.microseconds < 0,
+            _ => false,
+        };
+        if is_negative {
+            let message = "invalid preceding or following size in window function";
+            return Err(SqlError::new("22013", message));
+        }
+        value.evaluate(run.inputs(row))
+    };
     let units = call.frame.units;
     let negative = |what: &str| SqlError::new("22013", format!("frame {what} offset must not be negative"));
     let number = |expr: &Expr, what: &str| match expr.evaluate(run.inputs(row))? {
@@ -220,6 +255,11 @@ fn frame(
         Bound::Last => count,
         Bound::Current if units == Units::Rows => at,
         Bound::Current => groups[at].0,
+        Bound::Before(offset) | Bound::Behind(offset)
+            if let Some(range @ Range { start: Some(value), .. }) = &call.frame.range =>
+        {
+            before(&ranged(offset, value)?, false, range)
+        }
         Bound::Before(expr) => {
             let by = number(expr, "starting")?;
             if units == Units::Rows {
@@ -241,6 +281,11 @@ fn frame(
         Bound::Last => count,
         Bound::Current if units == Units::Rows => at + 1,
         Bound::Current => groups[at].1,
+        Bound::Before(offset) | Bound::Behind(offset)
+            if let Some(range @ Range { end: Some(value), .. }) = &call.frame.range =>
+        {
+            before(&ranged(offset, value)?, true, range)
+        }
         Bound::Before(expr) => {
             let by = number(expr, "ending")?;
             match units {

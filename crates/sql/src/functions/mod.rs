@@ -55,6 +55,8 @@ pub(crate) struct Context {
     pub(crate) place: SessionPlace,
     pub(crate) definitions: Definitions,
     pub(crate) answers: Answers,
+    /// The schema of the session for temporary relations.
+    pub(crate) temporary: RefCell<Option<String>>,
 }
 
 #[cfg(test)]
@@ -72,6 +74,7 @@ impl Context {
             place: SessionPlace { database: 0, role: role.into(), is_superuser: true },
             definitions: Definitions::new(role.into()),
             answers: Answers::default(),
+            temporary: Default::default(),
             constraints: Constraints::default(),
         }
     }

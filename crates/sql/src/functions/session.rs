@@ -94,7 +94,8 @@ fn schemas(call: &Call<'_>, with_implicit: bool) -> Result<Vec<Value>> {
     let names_system = setting.split(',').any(|name| name.trim().trim_matches('"') == "pg_catalog");
     let path = definitions.path(call.context);
     let named = path.iter().filter_map(|schema| definitions.schema_name(*schema));
-    let shown = named.filter(|name| with_implicit || names_system || *name != "pg_catalog");
+    let is_implicit = |name: &str| name.starts_with("pg_temp_") || !names_system && name == "pg_catalog";
+    let shown = named.filter(|name| with_implicit || !is_implicit(name));
     Ok(shown.map(Value::from).collect())
 }
 

@@ -11,7 +11,7 @@ use sqlparser::{
 };
 
 use crate::{
-    ddl::AlterSequence,
+    ddl::{AlterSequence, ConstraintComment},
     error::{Result, SqlError, code},
 };
 
@@ -28,6 +28,9 @@ pub(crate) const WEAKER_LOCK: &str = "weaker lock";
 /// The name of the argument that stands behind the word VARIADIC: the library does not know it.
 pub(crate) const VARIADIC: &str = "variadic argument";
 
+/// The beginning of a string that stands for an expression in FETCH FIRST.
+const FETCHED: &str = "\u{1}fetch ";
+
 /// A statement of a client.
 #[derive(Clone, Debug)]
 pub(crate) enum Statement {
@@ -37,6 +40,7 @@ pub(crate) enum Statement {
     /// Does nothing here; the tag of its end.
     Nothing(&'static str),
     AlterSequence(AlterSequence),
+    ConstraintComment(ConstraintComment),
     /// Checks these constraints at the end of each statement, or of the transaction; without names,
     /// all of them.
     SetConstraints {
@@ -141,7 +145,8 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
         }
     };
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
-    let tokens = know_variadic(know_weaker_locks(tokens.map_err(|error| failed(&error))?));
+    let tokens = know_weaker_locks(tokens.map_err(|error| failed(&error))?);
+    let tokens = know_fetched(know_variadic(tokens));
     check_depth(&tokens)?;
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
@@ -237,6 +242,50 @@ fn know_variadic(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
         true => tokens.into_iter().flat_map(written).collect(),
         false => tokens,
     }
+}
+
+/// Writes the expression of `FETCH FIRST (…) ROWS` as a string, because the library knows numbers
+/// only.
+fn know_fetched(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let is_word = |token: &TokenWithSpan, words: &[Keyword]| matches!(&token.token, Token::Word(word) if words.contains(&word.keyword));
+    if !tokens.iter().any(|token| is_word(token, &[Keyword::FETCH])) {
+        return tokens;
+    }
+    let mut written: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    // The text of the expression and its open parentheses.
+    let mut counted: Option<(String, usize)> = None;
+    for token in tokens {
+        let mut before = written.iter().rev().filter(|token| !matches!(token.token, Token::Whitespace(_)));
+        let is_behind = before.next().is_some_and(|token| is_word(token, &[Keyword::FIRST, Keyword::NEXT]))
+            && before.next().is_some_and(|token| is_word(token, &[Keyword::FETCH]));
+        match (&mut counted, &token.token) {
+            (None, Token::LParen) if is_behind => counted = Some((FETCHED.to_owned() + "(", 1)),
+            (None, _) => written.push(token),
+            (Some((text, open)), inner) => {
+                *open = *open + usize::from(*inner == Token::LParen) - usize::from(*inner == Token::RParen);
+                text.push_str(&inner.to_string());
+                if *open == 0 {
+                    let text = std::mem::take(text);
+                    counted = None;
+                    written.push(TokenWithSpan { token: Token::SingleQuotedString(text), span: token.span });
+                }
+            }
+        }
+    }
+    written
+}
+
+/// Returns the expression of [`know_fetched`].
+pub(crate) fn fetched(value: &ast::Value) -> Result<Option<ast::Expr>> {
+    let ast::Value::SingleQuotedString(text) = value else { return Ok(None) };
+    let Some(text) = text.strip_prefix(FETCHED) else { return Ok(None) };
+    let parser = Parser::new(&PostgreSqlDialect {}).with_recursion_limit(MOST_DEPTH).try_with_sql(text);
+    let parsed = parser.and_then(|mut parser| {
+        let expr = parser.parse_expr()?;
+        parser.expect_token(&Token::EOF)?;
+        Ok(expr)
+    });
+    parsed.map(Some).map_err(|error| syntax(format!("syntax error in FETCH: {error}")))
 }
 
 /// Reads CREATE USER, which is CREATE ROLE with LOGIN.

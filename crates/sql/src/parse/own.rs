@@ -8,7 +8,7 @@ use sqlparser::{
 };
 
 use super::Statement;
-use crate::ddl::AlterSequence;
+use crate::ddl::{AlterSequence, ConstraintComment};
 
 /// Takes words, if they are next, whether the library knows them or not.
 fn take(parser: &mut Parser<'_>, words: &[&str]) -> bool {
@@ -44,6 +44,18 @@ pub(super) fn statement(parser: &mut Parser<'_>) -> Result<Option<Statement>, Pa
         }
         end(parser)?;
         return Ok(Some(Statement::SetConstraints { names, is_deferred }));
+    }
+    if take(parser, &["comment", "on", "constraint"]) {
+        let name = parser.parse_identifier()?;
+        parser.expect_keyword_is(Keyword::ON)?;
+        let table = parser.parse_object_name(false)?;
+        parser.expect_keyword_is(Keyword::IS)?;
+        let text = match parser.parse_keyword(Keyword::NULL) {
+            true => None,
+            false => Some(parser.parse_literal_string()?),
+        };
+        end(parser)?;
+        return Ok(Some(Statement::ConstraintComment(ConstraintComment { name, table, text })));
     }
     if take(parser, &["alter", "sequence"]) {
         return alter_sequence(parser).map(Some);

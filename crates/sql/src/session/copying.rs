@@ -53,11 +53,17 @@ impl Session<'_> {
         if let Some(query) = &copy.query {
             return self.copy_query(query).await;
         }
+        if copy.is_from {
+            self.modes.check_write("COPY FROM")?;
+        }
         let mode = if copy.is_from { TableMode::Write } else { TableMode::Read };
         self.lock_named(std::slice::from_ref(&copy.table), mode).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let right = if copy.is_from { Privilege::Insert } else { Privilege::Select };
         let table = self.catalog.table_for(&self.store, by, &copy.table, right).await?;
+        if copy.is_from {
+            table.check_changeable("copy to")?;
+        }
         let is_given = |column: &usize| table.columns[*column].generated.is_none();
         let columns: Vec<usize> = match copy.columns.is_empty() {
             true => (0..table.columns.len()).filter(is_given).collect(),

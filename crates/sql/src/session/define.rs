@@ -1,5 +1,7 @@
 //! Statements of a session that change the catalog.
 
+use std::rc::Rc;
+
 use sqlparser::ast;
 
 use super::{
@@ -7,15 +9,16 @@ use super::{
     locks::TableMode,
     no_transaction,
     run::{Done, PlanKind, Tag, plain, plan},
+    temporary::makes_temporary,
 };
 use crate::{
     bind::{Parameters, select::ResultColumn},
-    catalog::{Relation, RelationName},
+    catalog::{Materialized, Relation, RelationName, Table, undefined},
     ddl::{self, Definer},
     dml::foreign,
     error::{Result, SqlError, code},
     exec::{self, Run},
-    parse::{Statement, folded, relation},
+    parse::{self, Statement, folded, relation},
     roles::Roles,
     spool::Rows,
     types::Type,
@@ -60,7 +63,7 @@ impl Session<'_> {
         use ast::{ObjectType as O, Statement as S};
         let mut names = ddl::referenced(statement)?;
         match statement {
-            S::Drop { object_type: O::Table | O::Index, names: dropped, .. } => {
+            S::Drop { object_type: O::Table | O::MaterializedView | O::Index, names: dropped, .. } => {
                 names.extend(dropped.iter().map(relation).collect::<Result<Vec<_>>>()?);
             }
             S::Drop { object_type: O::Sequence, names: dropped, cascade: true, .. } => {
@@ -81,6 +84,7 @@ impl Session<'_> {
             S::Grant(grant) => return ddl::granted(grant.objects.as_ref()),
             S::Revoke(revoke) => return ddl::granted(revoke.objects.as_ref()),
             S::AlterTable(alter) => names.push(relation(&alter.name)?),
+            S::RefreshMaterializedView(refresh) => names.push(relation(&refresh.name)?),
             S::AlterIndex { name, .. } => names.push(relation(name)?),
             S::CreateIndex(create) => {
                 return Ok(vec![relation(&create.table_name)?]);
@@ -107,6 +111,7 @@ impl Session<'_> {
 
     /// Runs ALTER SEQUENCE.
     pub(super) async fn alter_sequence(&mut self, alter: &ddl::AlterSequence) -> Result<Done> {
+        self.modes.check_write("ALTER SEQUENCE")?;
         let mut names = Vec::new();
         if let Some(owner) = ddl::owner_of(&alter.options)? {
             names.extend(owner.map(|(table, _)| table));
@@ -122,6 +127,17 @@ impl Session<'_> {
         let notices = define.notices;
         self.tell(notices);
         Ok(plain("ALTER SEQUENCE"))
+    }
+
+    /// Runs COMMENT ON CONSTRAINT.
+    pub(super) async fn comment_on_constraint(&mut self, comment: &ddl::ConstraintComment) -> Result<Done> {
+        self.modes.check_write("COMMENT")?;
+        self.lock_defined(vec![relation(&comment.table)?], false).await?;
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+        let mut run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
+        let mut define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
+        ddl::comment_on_constraint(&mut define, comment).await?;
+        Ok(plain("COMMENT"))
     }
 
     /// Runs SET CONSTRAINTS.
@@ -150,7 +166,7 @@ impl Session<'_> {
                 };
                 let is_here = |table: &&crate::catalog::Table| match &schema {
                     Some(schema) => table.schema == *schema,
-                    None => self.catalog.path().contains(&table.schema),
+                    None => self.catalog.whole_path().contains(&table.schema),
                 };
                 let keys = tables.iter().filter(is_here).flat_map(|table| {
                     let keys = table.foreign_keys.iter().filter(|key| key.name == name);
@@ -190,11 +206,13 @@ impl Session<'_> {
         &mut self,
         query: &ast::Query,
         runs: bool,
+        path: Option<Vec<String>>,
     ) -> Result<(Vec<ResultColumn>, Rows, Vec<RelationName>)> {
         let statement = Statement::Sql(Box::new(ast::Statement::Query(Box::new(query.clone()))));
         loop {
             let place = Some(self.catalog.place().clone());
-            let parameters = Parameters { place, is_view: !runs, ..Parameters::default() };
+            let path = path.clone();
+            let parameters = Parameters { place, path, is_view: !runs, ..Parameters::default() };
             self.begin();
             let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
             by.begin_statement();
@@ -215,6 +233,21 @@ impl Session<'_> {
                 _ => Vec::new().into(),
             };
             return Ok((columns, rows, plan.uses));
+        }
+    }
+
+    /// Returns the materialized view with a name.
+    async fn materialized(&mut self, name: &str) -> Result<(Rc<Table>, Materialized)> {
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+        match self.catalog.relation(&self.store, by, name).await? {
+            Some((_, Relation::Table(table))) if let Some(materialized) = table.materialized.clone() => {
+                Ok((table, materialized))
+            }
+            Some((place, _)) => {
+                let message = format!("\"{}\" is not a table or materialized view", place.name);
+                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message))
+            }
+            None => Err(undefined(name)),
         }
     }
 
@@ -241,16 +274,31 @@ impl Session<'_> {
 
     /// Runs a statement that changes the catalog.
     pub(super) async fn define(&mut self, statement: &ast::Statement) -> Result<Done> {
+        let text = statement.to_string();
+        let words: Vec<&str> = text.split_whitespace().take(2).collect();
+        let both = words.join(" ");
+        self.modes.check_write(match words[..] {
+            ["TRUNCATE", ..] => "TRUNCATE TABLE",
+            ["COMMENT" | "GRANT" | "REVOKE", ..] => words[0],
+            _ => &both,
+        })?;
+        if makes_temporary(statement) {
+            Box::pin(self.need_temporary()).await?;
+        }
         let names = self.changed(statement).await?;
         use ast::Statement as S;
         let is_alone = matches!(statement, S::CreateIndex(_) | S::Grant(_) | S::Revoke(_));
         self.lock_defined(names, !is_alone).await?;
         let query = match statement {
             ast::Statement::CreateTable(ast::CreateTable {
-                query: Some(query), if_not_exists, name, ..
+                query: Some(query),
+                if_not_exists,
+                name,
+                temporary,
+                ..
             }) => {
                 let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-                let place = self.catalog.place_of(&self.store, by, &relation(name)?).await?;
+                let place = self.catalog.place_of(&self.store, by, &relation(name)?, *temporary).await?;
                 if self.catalog.has(&self.store, by, &place).await? {
                     if !if_not_exists {
                         return Err(crate::catalog::duplicate(&place.name));
@@ -258,9 +306,20 @@ impl Session<'_> {
                     self.tell(vec![format!("relation \"{}\" already exists, skipping", place.name)]);
                     return Ok(plain("CREATE TABLE AS"));
                 }
-                Some(self.query_of(query, true).await?)
+                Some(self.query_of(query, true, None).await?)
             }
-            ast::Statement::CreateView(create) => Some(self.query_of(&create.query, false).await?),
+            ast::Statement::CreateView(create) => {
+                Some(self.query_of(&create.query, create.materialized, None).await?)
+            }
+            ast::Statement::RefreshMaterializedView(refresh) => {
+                let (_, view) = self.materialized(&relation(&refresh.name)?).await?;
+                let query = match parse::parse(&view.text)?.pop() {
+                    Some(Statement::Sql(query)) => *query,
+                    _ => return Err(SqlError::new(code::DATA_CORRUPTED, "the view is malformed")),
+                };
+                let S::Query(query) = query else { return Err(SqlError::unsupported(query)) };
+                Some(self.query_of(&query, true, Some(view.path.clone())).await?)
+            }
             _ => None,
         };
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
@@ -293,9 +352,23 @@ impl Session<'_> {
                 }
             },
             ast::Statement::CreateView(create) => {
-                let (columns, uses) = query.map(|(columns, _, uses)| (columns, uses)).unwrap_or_default();
-                define!(|define| ddl::create_view(&mut define, create, &columns, uses));
-                "CREATE VIEW"
+                let Some((columns, rows, uses)) = query else { return Err(no_transaction()) };
+                let mut define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
+                let count = ddl::create_view(&mut define, create, &columns, uses, rows).await?;
+                notices = define.notices;
+                match count {
+                    Some(count) => {
+                        self.tell(notices);
+                        return Ok(Done { tag: Tag::Count("SELECT", count), rows: None });
+                    }
+                    None if create.materialized => "CREATE MATERIALIZED VIEW",
+                    None => "CREATE VIEW",
+                }
+            }
+            ast::Statement::RefreshMaterializedView(refresh) => {
+                let Some((_, rows, _)) = query else { return Err(no_transaction()) };
+                define!(|define| ddl::refresh_view(&mut define, refresh, rows));
+                "REFRESH MATERIALIZED VIEW"
             }
             ast::Statement::CreateSchema {
                 schema_name,
@@ -369,6 +442,7 @@ impl Session<'_> {
                 match object_type {
                     ast::ObjectType::Table => "DROP TABLE",
                     ast::ObjectType::View => "DROP VIEW",
+                    ast::ObjectType::MaterializedView => "DROP MATERIALIZED VIEW",
                     ast::ObjectType::Sequence => "DROP SEQUENCE",
                     _ => "DROP INDEX",
                 }

@@ -63,6 +63,10 @@ impl TableLocks {
         Self { manager, owner, held: BTreeMap::new() }
     }
 
+    pub(super) fn manager(&self) -> &LockManager {
+        &self.manager
+    }
+
     /// Waits for the lock of a table. Returns false if the transaction has it.
     pub(super) async fn take(
         &mut self,

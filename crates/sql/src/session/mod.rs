@@ -4,9 +4,11 @@ mod copying;
 mod cursors;
 mod define;
 mod locks;
+mod modes;
 mod prepared;
 mod run;
 pub(crate) mod settings;
+mod temporary;
 
 use std::{collections::HashMap, iter::Peekable, path::Path, pin::pin, rc::Rc, sync::Arc};
 
@@ -18,8 +20,10 @@ use sqlparser::ast;
 use self::{
     cursors::Cursor,
     locks::{TableLocks, TableMode},
+    modes::Modes,
     run::Plan,
     settings::Time,
+    temporary::TemporarySchema,
 };
 use crate::{
     activity::Activity,
@@ -48,7 +52,7 @@ struct Prepared {
     types: Vec<Type>,
     columns: Vec<ResultColumn>,
     /// The plan, and the version of the catalog for which it was made.
-    plan: std::cell::RefCell<Option<(Vec<u8>, Rc<Plan>)>>,
+    plan: std::cell::RefCell<Option<(Vec<u8>, Rc<Plan>, Vec<Type>)>>,
 }
 
 impl Prepared {
@@ -98,7 +102,8 @@ pub(crate) struct Session<'a> {
     /// True from BEGIN to the end of the transaction.
     is_explicit: bool,
     is_failed: bool,
-    isolation: Isolation,
+    modes: Modes,
+    temporary_schema: Option<TemporarySchema>,
     savepoints: Vec<(String, Savepoint)>,
     statements: HashMap<String, Rc<Prepared>>,
     /// Statements of simple queries by their shape; `None`: they are planned with their literals.
@@ -144,7 +149,8 @@ impl<'a> Session<'a> {
             transaction: None,
             is_explicit: false,
             is_failed: false,
-            isolation: Isolation::default(),
+            modes: Modes::default(),
+            temporary_schema: None,
             savepoints: Vec::new(),
             statements: HashMap::new(),
             shapes: HashMap::new(),
@@ -155,6 +161,12 @@ impl<'a> Session<'a> {
 
     /// Serves the client until it ends the connection.
     pub(crate) async fn serve(mut self) -> Result<()> {
+        let served = self.serve_messages().await;
+        self.end_temporary().await;
+        served
+    }
+
+    async fn serve_messages(&mut self) -> Result<()> {
         for (name, value) in self.context.settings.borrow().reported() {
             self.connection.out.parameter(name, &value);
         }
@@ -279,6 +291,9 @@ impl<'a> Session<'a> {
             }
             None => Ok(()),
         };
+        if let Ok(modes) = self.default_modes() {
+            self.set_modes(modes);
+        }
         self.context.sequences.made.borrow_mut().clear();
         // Behind the end of the transaction, so that others see it.
         self.locks.release();
@@ -290,9 +305,9 @@ impl<'a> Session<'a> {
         if self.transaction.is_none() {
             self.context.begun = time::now();
             self.context.statement_begun = self.context.begun;
-            let transaction = self.store.begin_watched(self.isolation, self.activity.watch.clone());
+            let transaction = self.store.begin_watched(self.modes.isolation, self.activity.watch.clone());
             self.transaction = Some(transaction);
-            self.activity.begin_transaction(self.isolation == Isolation::RepeatableRead);
+            self.activity.begin_transaction(self.modes.isolation == Isolation::RepeatableRead);
         }
         let limit = self.context.settings.borrow().time(Time::Lock);
         self.transaction.iter_mut().for_each(|transaction| transaction.limit_waits(limit));
@@ -313,10 +328,17 @@ impl<'a> Session<'a> {
             && let Some(prepared) = self.of_shape(&shape).await?
         {
             self.check_failed(&prepared.statement)?;
-            let literals = shape.literals.into_iter().zip(&prepared.types);
-            let values = literals.map(|(literal, of)| literal.value(*of)).collect::<Result<Vec<_>>>()?;
-            let tag = self.run_within(&prepared, &values).await?;
-            return self.complete(tag, true).await;
+            if let Some((plan, types)) = self.plan_of_shape(&shape, &prepared).await? {
+                let literals = shape.literals.into_iter().zip(types);
+                let values = literals.map(|(literal, of)| literal.value(of)).collect::<Result<Vec<_>>>()?;
+                let activity = self.activity;
+                let limit = self.context.settings.borrow().time(Time::Statement);
+                let tag = {
+                    let run = pin!(self.run_planned(&plan, &values));
+                    within(limit, activity.unless_cancelled(run)).await?
+                };
+                return self.complete(tag, true).await;
+            }
         }
         let mut statements = parse::parse(text)?.into_iter().peekable();
         while let Some(statement) = statements.next() {
@@ -368,25 +390,36 @@ impl<'a> Session<'a> {
         let parsed = parsed.filter(|statement| !self.is_failed && fits(statement));
         let Some(statement) = parsed else { return Ok(None) };
         let types = shape.literals.iter().map(Literal::of).collect();
-        let mut prepared = Prepared { types, ..Prepared::new(statement) };
-        let activity = self.activity;
-        let limit = self.context.settings.borrow().time(Time::Statement);
-        let planned = Box::pin(self.plan(&prepared));
-        let made = match within(limit, activity.unless_cancelled(planned)).await {
-            Ok((_, types)) if types.len() == shape.literals.len() => {
-                prepared.types = types;
-                Some(Rc::new(prepared))
-            }
-            // With the literals it says why, or succeeds.
-            Ok(_) => None,
-            Err(error) if ["0A", "22", "42"].iter().any(|class| error.code.starts_with(class)) => None,
-            Err(error) => return Err(error),
-        };
+        let prepared = Rc::new(Prepared { types, ..Prepared::new(statement) });
         if self.shapes.len() >= MOST_SHAPES {
             self.shapes.clear();
         }
-        self.shapes.insert(shape.key.clone(), made.clone());
-        Ok(made)
+        self.shapes.insert(shape.key.clone(), Some(prepared.clone()));
+        Ok(Some(prepared))
+    }
+
+    /// Returns the plan of a shape, and the types of its literals, which the tables decide as they
+    /// are now; `None` if it cannot be planned without its literals.
+    async fn plan_of_shape(
+        &mut self,
+        shape: &Shape,
+        prepared: &Prepared,
+    ) -> Result<Option<(Rc<Plan>, Vec<Type>)>> {
+        let activity = self.activity;
+        let limit = self.context.settings.borrow().time(Time::Statement);
+        let planned = {
+            let planned = pin!(self.plan(prepared));
+            within(limit, activity.unless_cancelled(planned)).await
+        };
+        match planned {
+            Ok((plan, types)) if types.len() == shape.literals.len() => return Ok(Some((plan, types))),
+            // With the literals it says why, or succeeds.
+            Ok(_) => {}
+            Err(error) if ["0A", "22", "42"].iter().any(|class| error.code.starts_with(class)) => {}
+            Err(error) => return Err(error),
+        }
+        self.shapes.insert(shape.key.clone(), None);
+        Ok(None)
     }
 
     /// Runs a statement within its time limit, unless it is cancelled. A commit that has begun
@@ -407,7 +440,12 @@ impl<'a> Session<'a> {
             return self.copy(copy).await.map(|()| None);
         }
         let (plan, _) = self.plan(prepared).await?;
-        let result = self.run(&plan, values).await?;
+        self.run_planned(&plan, values).await
+    }
+
+    /// Runs a statement that is planned. Returns the words for its end.
+    async fn run_planned(&mut self, plan: &Plan, values: &[Value]) -> Result<Option<String>> {
+        let result = self.run(plan, values).await?;
         let mut count = 0;
         if let Some((columns, rows)) = result.rows {
             self.connection.out.columns(&columns, &[]);
@@ -594,11 +632,11 @@ impl<'a> Session<'a> {
                 .plan
                 .borrow()
                 .as_ref()
-                .filter(|(known, _)| known == version)
-                .map(|one| one.1.clone());
+                .filter(|(known, ..)| known == version)
+                .map(|(_, plan, types)| (plan.clone(), types.clone()));
             let version = version.to_vec();
             let (plan, types) = match known {
-                Some(plan) => (plan, prepared.types.clone()),
+                Some(known) => known,
                 None => {
                     let types = std::cell::RefCell::new(prepared.types.clone());
                     let place = Some(self.catalog.place().clone());
@@ -609,7 +647,7 @@ impl<'a> Session<'a> {
                     let mut types = parameters.types.into_inner();
                     types.iter_mut().filter(|of| **of == Type::Unknown).for_each(|of| *of = Type::Text);
                     let plan = Rc::new(plan);
-                    *prepared.plan.borrow_mut() = Some((version.clone(), plan.clone()));
+                    *prepared.plan.borrow_mut() = Some((version.clone(), plan.clone(), types.clone()));
                     (plan, types)
                 }
             };
@@ -634,7 +672,7 @@ impl<'a> Session<'a> {
                 continue;
             }
             is_new = true;
-            if *mode > TableMode::Read && self.isolation == Isolation::RepeatableRead {
+            if *mode > TableMode::Read && self.modes.isolation == Isolation::RepeatableRead {
                 // Its snapshot may be of before the last change of the definition.
                 let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
                 self.catalog.check_newest(&self.store, transaction).await?;

@@ -2,10 +2,10 @@
 
 use plexus_base::BlockId;
 use plexus_cache::Cache;
-use plexus_store::{Isolation, Store};
+use plexus_store::Store;
 use sqlparser::ast;
 
-use super::{Session, cursors::Declared, locks::TableMode, no_transaction, settings::Settings};
+use super::{Session, cursors::Declared, locks::TableMode, modes::Modes, no_transaction, settings::Settings};
 use crate::{
     bind::{
         Around, Parameters,
@@ -349,16 +349,21 @@ impl Session<'_> {
     async fn run_plan(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
         match &plan.kind {
             PlanKind::Select(query) => {
+                if plan.tables.iter().any(|(_, mode)| *mode > TableMode::Read) {
+                    let locks = matches!(&query.body, QueryBody::Select(select) if select.locks.is_some());
+                    self.modes.check_write(if locks { "SELECT FOR UPDATE" } else { "SELECT" })?;
+                }
                 let rows = exec::query::rows(&mut self.statement(values)?, query).await?;
                 Ok(Done { tag: Tag::Rows("SELECT"), rows: Some((query.columns.clone(), rows)) })
             }
             PlanKind::Change(change) => {
-                let changed = dml::run(&mut self.statement(values)?, change).await?;
                 let word = match change.kind {
                     ChangeKind::Insert { .. } => "INSERT 0",
                     ChangeKind::Update { .. } => "UPDATE",
                     ChangeKind::Delete { .. } => "DELETE",
                 };
+                self.modes.check_write(word.trim_end_matches(" 0"))?;
+                let changed = dml::run(&mut self.statement(values)?, change).await?;
                 let returned = changed.returned.into();
                 let rows = (!change.columns.is_empty()).then(|| (change.columns.clone(), returned));
                 Ok(Done { tag: Tag::Count(word, changed.count), rows })
@@ -373,6 +378,7 @@ impl Session<'_> {
                 Statement::Vacuum(tables) => self.vacuum(tables).await,
                 Statement::Sql(statement) => self.utility(statement).await,
                 Statement::AlterSequence(alter) => self.alter_sequence(alter).await,
+                Statement::ConstraintComment(comment) => self.comment_on_constraint(comment).await,
                 Statement::SetConstraints { names, is_deferred } => {
                     self.set_constraints(names.as_deref(), *is_deferred).await
                 }
@@ -430,8 +436,8 @@ impl Session<'_> {
                     let message = "there is already a transaction in progress".into();
                     self.notice(code::ACTIVE_TRANSACTION, "WARNING", message);
                 }
-                let isolation = isolation(modes)?;
-                self.begin_explicit(isolation);
+                let modes = self.default_modes()?.with(modes)?;
+                self.begin_explicit(modes);
                 Ok(plain("BEGIN"))
             }
             ast::Statement::Commit { chain: false, .. } => {
@@ -490,10 +496,8 @@ impl Session<'_> {
             ast::Statement::ShowVariable { variable } => {
                 let name = shown_name(variable);
                 let value = match name.as_str() {
-                    "transaction_isolation" => match self.isolation {
-                        Isolation::ReadCommitted => "read committed".to_owned(),
-                        Isolation::RepeatableRead => "repeatable read".to_owned(),
-                    },
+                    "transaction_isolation" => self.modes.level.to_owned(),
+                    "transaction_read_only" => if self.modes.is_read_only { "on" } else { "off" }.to_owned(),
                     name => self.context.settings.borrow().show(name)?,
                 };
                 let columns = vec![ResultColumn { name, of: Type::Text }];
@@ -531,9 +535,9 @@ impl Session<'_> {
         }
     }
 
-    fn begin_explicit(&mut self, isolation: Option<Isolation>) {
+    fn begin_explicit(&mut self, modes: Modes) {
         if !self.is_explicit {
-            self.isolation = isolation.unwrap_or_default();
+            self.set_modes(modes);
             // The statements before it in the same text are part of it.
             if self.transaction.is_none() {
                 self.begin();
@@ -581,21 +585,29 @@ impl Session<'_> {
                 Ok(plain("SET"))
             }
             ast::Set::SetTransaction { modes, snapshot: None, session } => {
-                let isolation = isolation(modes)?;
-                if *session && isolation == Some(Isolation::RepeatableRead) {
-                    return Err(SqlError::unsupported("REPEATABLE READ for the session"));
+                if *session {
+                    let modes = self.default_modes()?.with(modes)?;
+                    let mut settings = self.context.settings.borrow_mut();
+                    settings.set("default_transaction_isolation", modes.level)?;
+                    let is_read_only = if modes.is_read_only { "on" } else { "off" };
+                    settings.set("default_transaction_read_only", is_read_only)?;
+                    return Ok(plain("SET"));
                 }
-                if let Some(isolation) =
-                    isolation.filter(|isolation| !*session && *isolation != self.isolation)
-                {
-                    if !self.transaction.as_ref().is_none_or(Transaction::is_new) {
-                        let message = "SET TRANSACTION ISOLATION LEVEL must be called before any query";
-                        return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
-                    }
+                let modes = self.modes.with(modes)?;
+                let is_new = self.transaction.as_ref().is_none_or(Transaction::is_new);
+                if !is_new && modes.isolation != self.modes.isolation {
+                    let message = "SET TRANSACTION ISOLATION LEVEL must be called before any query";
+                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+                }
+                if !is_new && self.modes.is_read_only && !modes.is_read_only {
+                    let message = "transaction read-write mode must be set before any query";
+                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+                }
+                if modes.isolation != self.modes.isolation {
                     self.transaction = None;
-                    self.isolation = isolation;
-                    self.begin();
                 }
+                self.set_modes(modes);
+                self.begin();
                 Ok(plain("SET"))
             }
             ast::Set::SetTimeZone { local: false, value } => {
@@ -609,26 +621,6 @@ impl Session<'_> {
             other => Err(SqlError::unsupported(other)),
         }
     }
-}
-
-/// Returns the isolation that the modes of a transaction name.
-fn isolation(modes: &[ast::TransactionMode]) -> Result<Option<Isolation>> {
-    let mut found = None;
-    for mode in modes {
-        match mode {
-            ast::TransactionMode::AccessMode(ast::TransactionAccessMode::ReadWrite) => {}
-            ast::TransactionMode::AccessMode(ast::TransactionAccessMode::ReadOnly) => {
-                return Err(SqlError::unsupported("READ ONLY"));
-            }
-            ast::TransactionMode::IsolationLevel(level) => match level {
-                ast::TransactionIsolationLevel::ReadCommitted
-                | ast::TransactionIsolationLevel::ReadUncommitted => found = Some(Isolation::ReadCommitted),
-                ast::TransactionIsolationLevel::RepeatableRead => found = Some(Isolation::RepeatableRead),
-                other => return Err(SqlError::unsupported(format!("the isolation level {other}"))),
-            },
-        }
-    }
-    Ok(found)
 }
 
 fn shown_name(variable: &[ast::Ident]) -> String {

@@ -19,24 +19,33 @@ const TIMES: [&str; 3] = ["statement_timeout", "lock_timeout", "idle_in_transact
 /// except for those that [`Settings::set`] checks.
 const CHANGEABLE: &[(&str, &str)] = &[
     ("application_name", ""),
+    ("bytea_output", "hex"),
+    ("check_function_bodies", "on"),
     ("client_encoding", "UTF8"),
     ("client_min_messages", "notice"),
     ("datestyle", "ISO, MDY"),
+    ("default_table_access_method", "heap"),
+    ("default_tablespace", ""),
     ("default_transaction_isolation", "read committed"),
+    ("default_transaction_read_only", "off"),
     ("extra_float_digits", "1"),
     ("idle_in_transaction_session_timeout", "0"),
+    ("idle_session_timeout", "0"),
     ("intervalstyle", "postgres"),
     ("lock_timeout", "0"),
+    ("quote_all_identifiers", "off"),
+    ("row_security", "on"),
     ("search_path", "\"$user\", public"),
     ("standard_conforming_strings", "on"),
     ("statement_timeout", "0"),
+    ("synchronize_seqscans", "on"),
     ("timezone", "UTC"),
+    ("transaction_timeout", "0"),
+    ("xmloption", "content"),
 ];
 
 /// The settings that clients may see.
 const FIXED: &[(&str, &str)] = &[
-    ("default_table_access_method", "heap"),
-    ("default_tablespace", ""),
     ("in_hot_standby", "off"),
     ("integer_datetimes", "on"),
     ("is_superuser", "on"),
@@ -85,6 +94,15 @@ fn duration(text: &str) -> Option<Duration> {
     number.checked_mul(unit).map(Duration::from_millis)
 }
 
+/// Returns a boolean from its text.
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "on" | "true" | "yes" | "1" => Some(true),
+        "off" | "false" | "no" | "0" => Some(false),
+        _ => None,
+    }
+}
+
 impl Settings {
     /// Returns the settings of a new session.
     pub(crate) fn new(is_superuser: bool) -> Self {
@@ -130,7 +148,20 @@ impl Settings {
             "standard_conforming_strings" => matches!(plain.as_str(), "on" | "true" | "1" | "yes"),
             "intervalstyle" => plain == "postgres",
             known if TIMES.contains(&known) => duration(&plain).is_some(),
-            "default_transaction_isolation" => plain == "read committed",
+            "default_transaction_isolation" => {
+                matches!(plain.as_str(), "read committed" | "read uncommitted" | "repeatable read")
+            }
+            // Nothing depends on these here.
+            "check_function_bodies" | "row_security" | "synchronize_seqscans" => boolean(&plain).is_some(),
+            "default_transaction_read_only" => boolean(&plain).is_some(),
+            "quote_all_identifiers" => boolean(&plain) == Some(false),
+            "idle_session_timeout" | "transaction_timeout" => {
+                duration(&plain).is_some_and(|time| time.is_zero())
+            }
+            "bytea_output" => plain == "hex",
+            "default_table_access_method" => plain == "heap",
+            "default_tablespace" => plain.is_empty(),
+            "xmloption" => matches!(plain.as_str(), "content" | "document"),
             _ => true,
         };
         if !is_valid {
@@ -163,6 +194,11 @@ impl Settings {
         }
         let fixed = FIXED.iter().find(|(fixed, _)| *fixed == lower);
         fixed.map(|(_, value)| (*value).to_owned()).ok_or_else(|| Self::unknown(name))
+    }
+
+    /// Returns the value of a setting that is a boolean.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.values.get(name).is_some_and(|value| boolean(&value.to_ascii_lowercase()) == Some(true))
     }
 
     /// Returns all settings with their values and first values.

@@ -38,7 +38,8 @@ impl Class {
         match &relation.of {
             RelationOf::Table(table) => {
                 let has_index = table.primary.is_some() || !table.indexes.is_empty();
-                Self { has_index, ..class('r', HEAP, table.columns.len()) }
+                let kind = if table.materialized.is_some() { 'm' } else { 'r' };
+                Self { has_index, ..class(kind, HEAP, table.columns.len()) }
             }
             RelationOf::Index(..) => class('i', BTREE, relation.key().map_or(0, |key| key.parts.len())),
             RelationOf::View(view) => class('v', 0, view.columns.len()),
@@ -60,6 +61,9 @@ pub(super) fn classes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
         let rows = if kind == 'r' { -1.0 } else { 0.0 };
         let file = if has_rows && !matches!(relation.of, RelationOf::System(_)) { relation.oid } else { 0 };
         let space = if is_shared { GLOBAL } else { 0 };
+        let is_temporary = |relation: &Relation| {
+            snapshot.schema_name(relation.schema).is_some_and(|name| name.starts_with("pg_temp_"))
+        };
         let identity = match kind {
             'r' if !matches!(relation.of, RelationOf::System(_)) => 'd',
             _ => 'n',
@@ -80,11 +84,11 @@ pub(super) fn classes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             0,
             has_index,
             is_shared,
-            'p',
+            if is_temporary(relation) { 't' } else { 'p' },
             kind,
             columns,
             relation.checks(),
-            kind == 'v',
+            matches!(kind, 'v' | 'm'),
             relation.has_triggers(),
             false,
             false,
@@ -367,7 +371,7 @@ pub(super) fn sequences(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             sequence.increment,
             sequence.most,
             sequence.least,
-            1,
+            sequence.cache,
             sequence.cycles
         ])
     };

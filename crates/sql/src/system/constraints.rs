@@ -46,6 +46,11 @@ pub(crate) fn all(snapshot: &Snapshot) -> Vec<Constraint<'_>> {
     let mut found = Vec::new();
     for key in snapshot.keys().filter(|key| key.is_constraint()) {
         let column = |part: &KeyPart<'_>| part.number().checked_sub(1);
+        let unique = key.table.indexes.iter().find(|index| index.name == key.name);
+        let comment = match &key.table.primary {
+            Some(primary) if key.is_primary() => primary.constraint_comment.as_deref(),
+            _ => unique.and_then(|index| index.constraint_comment.as_deref()),
+        };
         found.push(Constraint {
             oid: snapshot.constraint_oid(key.table_oid, key.name),
             name: key.name,
@@ -55,8 +60,7 @@ pub(crate) fn all(snapshot: &Snapshot) -> Vec<Constraint<'_>> {
             columns: key.parts.iter().filter_map(column).collect(),
             index: key.oid,
             of: if key.is_primary() { ConstraintOf::Primary } else { ConstraintOf::Unique },
-            // A comment on the index is also that of the constraint that has made it.
-            comment: None,
+            comment,
         });
     }
     for (oid, table) in classes::tables(snapshot) {

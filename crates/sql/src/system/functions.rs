@@ -215,6 +215,9 @@ fn view_definition(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     match snapshot.relation(oid(call)).map(|relation| &relation.of) {
         Some(RelationOf::View(view)) => ok(format!(" {};", view.text)),
+        Some(RelationOf::Table(table)) => {
+            or_null(table.materialized.as_ref().map(|view| format!(" {};", view.text)))
+        }
         Some(RelationOf::System(table)) => {
             or_null(super::find_view(Some(table.schema), table.name).map(|view| view.text.clone()))
         }

@@ -24,7 +24,8 @@ from pg_catalog.pg_namespace
 
 -- tables:
 select pg_catalog.current_database() as table_catalog, n.nspname as table_schema, c.relname as table_name,
-  case c.relkind when 'v' then 'VIEW' else 'BASE TABLE' end as table_type,
+  case when c.relkind = 'v' then 'VIEW' when c.relpersistence = 't' then 'LOCAL TEMPORARY'
+    else 'BASE TABLE' end as table_type,
   case c.relkind when 'r' then 'YES' else 'NO' end as is_insertable_into, 'NO' as is_typed
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where c.relkind in ('r', 'v')

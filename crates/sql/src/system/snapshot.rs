@@ -424,9 +424,10 @@ impl Snapshot {
             .iter()
             .filter_map(|name| self.schema_oid(name))
             .collect();
-        // The system's schema is the first one, unless the path names it.
+        let temporary = context.temporary.borrow().as_deref().and_then(|name| self.schema_oid(name));
+        // The system's schema is the first one behind it, unless the path names it.
         let first = Some(PG_CATALOG).filter(|first| !own.contains(first));
-        first.into_iter().chain(own).collect()
+        temporary.into_iter().chain(first).chain(own).collect()
     }
 
     /// Returns whether a name without schema means the relation.

@@ -38,6 +38,15 @@ select n.nspname as schemaname, c.relname as viewname, pg_catalog.pg_get_userbyi
 from pg_catalog.pg_class c left join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where c.relkind = 'v'
 
+-- pg_matviews:
+select n.nspname as schemaname, c.relname as matviewname, pg_catalog.pg_get_userbyid(c.relowner) as matviewowner,
+  t.spcname as tablespace, c.relhasindex as hasindexes, c.relispopulated as ispopulated,
+  pg_catalog.pg_get_viewdef(c.oid) as definition
+from pg_catalog.pg_class c
+  left join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  left join pg_catalog.pg_tablespace t on t.oid = c.reltablespace
+where c.relkind = 'm'
+
 -- pg_indexes:
 select n.nspname as schemaname, c.relname as tablename, i.relname as indexname, t.spcname as tablespace,
   pg_catalog.pg_get_indexdef(i.oid) as indexdef

@@ -2,6 +2,8 @@
 
 use std::{cmp::Ordering, fmt};
 
+use dashu_int::IBig;
+
 use crate::error::{Result, SqlError, code};
 
 /// The most digits behind the point of a quotient that is not exact.
@@ -142,8 +144,19 @@ impl Numeric {
             return Err(SqlError::new(code::DIVISION_BY_ZERO, "division by zero"));
         }
         let scale = quotient_scale(self, other);
-        let (one, other, _) = self.aligned(other)?;
-        let number = one.checked_mul(power(scale + 1)?).ok_or_else(overflow)? / other;
+        let small = self
+            .aligned(other)
+            .ok()
+            .and_then(|(one, other, _)| Some(one.checked_mul(power(scale + 1).ok()?)? / other));
+        let number = match small {
+            Some(number) => number,
+            None => {
+                let power = |scale: u16| IBig::from(10).pow(scale.into());
+                let one = IBig::from(self.digits) * power(other.scale + scale + 1);
+                let quotient = one / (IBig::from(other.digits) * power(self.scale));
+                i128::try_from(quotient).map_err(|_| overflow())?
+            }
+        };
         Self { digits: number, scale: scale + 1 }.rounded(scale)
     }
 

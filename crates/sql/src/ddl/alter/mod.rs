@@ -46,6 +46,7 @@ pub(crate) async fn alter_table(define: &mut Definer<'_, '_>, alter: &ast::Alter
         }
         return Err(undefined(&name));
     };
+    refuse(table.materialized.is_some(), "ALTER of a materialized view")?;
     define.check_pending(&table, "ALTER TABLE")?;
     let mut name = table.relation();
     // Foreign keys may need keys that a later operation adds.

@@ -1,0 +1,117 @@
+//! Temporary tables and views: they are in a schema of their session, which ends with it.
+//!
+//! A session holds the lock of its schema. If its node dies, nothing holds the lock, and the next
+//! session that makes a temporary relation in the database removes the schema.
+
+use std::time::Duration;
+
+use plexus_locks::{
+    LockError, NodeLock,
+    protocol::{LockRefusal, Mode, Name},
+};
+use sqlparser::ast;
+
+use super::{Session, no_transaction};
+use crate::{
+    catalog::Schema,
+    error::{Result, SqlError, code},
+    parse::{self, Statement},
+};
+
+/// The beginning of the names of these schemas.
+const PREFIX: &str = "pg_temp_";
+
+/// The schema of a session for its temporary relations.
+pub(super) struct TemporarySchema {
+    name: String,
+    /// Held until the session ends.
+    _lock: NodeLock,
+}
+
+/// Returns true if a statement makes a temporary relation.
+pub(super) fn makes_temporary(statement: &ast::Statement) -> bool {
+    let (is_temporary, name) = match statement {
+        ast::Statement::CreateTable(create) => (create.temporary, &create.name),
+        ast::Statement::CreateView(create) => (create.temporary, &create.name),
+        _ => return false,
+    };
+    is_temporary || parse::relation(name).is_ok_and(|name| name.starts_with("pg_temp\0"))
+}
+
+impl Session<'_> {
+    /// Makes the schema of the session, in its transaction, unless it is there.
+    pub(super) async fn need_temporary(&mut self) -> Result<()> {
+        if self.temporary_schema.is_none() {
+            let name = format!("{PREFIX}{}", self.store.fresh_id().await?);
+            let Some(lock) = self.lock_schema(&name).await? else {
+                return Err(SqlError::new(code::SYSTEM_ERROR, "the schema of a new number is in use"));
+            };
+            self.catalog.set_temporary(name.clone());
+            self.context.temporary.replace(Some(name.clone()));
+            self.temporary_schema = Some(TemporarySchema { name, _lock: lock });
+            self.drop_abandoned().await?;
+        }
+        self.begin();
+        let Some(TemporarySchema { name, .. }) = &self.temporary_schema else { return Ok(()) };
+        let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
+        if self.catalog.schema(&self.store, by, name).await?.is_none() {
+            let (id, owner) = (self.store.fresh_id().await?, self.catalog.place().role.clone());
+            let schema = Schema { id, name: name.clone(), owner, grants: Vec::new(), comment: None };
+            self.catalog.change_schema(&self.store, by, name, Some(&schema)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the lock of a schema; `None` if its session lives.
+    async fn lock_schema(&self, schema: &str) -> Result<Option<NodeLock>> {
+        let name = Name::new(format!("sql/schema/{schema}").as_bytes());
+        let name = name.map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;
+        match self.locks.manager().session().ask(name, Mode::EX, Some(Duration::ZERO)).await {
+            Ok(lock) => Ok(Some(lock)),
+            Err(LockError::Refused(LockRefusal::NotGranted | LockRefusal::TimedOut)) => Ok(None),
+            Err(error) => Err(SqlError::new(code::SYSTEM_ERROR, error.to_string())),
+        }
+    }
+
+    /// Removes the schemas of sessions whose nodes have died.
+    async fn drop_abandoned(&mut self) -> Result<()> {
+        self.begin();
+        let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
+        let schemas = self.catalog.schemas(&self.store, by).await?;
+        let place = self.catalog.place().clone();
+        for schema in schemas.iter().filter(|schema| schema.name.starts_with(PREFIX)) {
+            if place.is(&schema.owner)
+                && let Some(_lock) = self.lock_schema(&schema.name).await?
+            {
+                self.drop_schema(&schema.name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn drop_schema(&mut self, name: &str) -> Result<()> {
+        for statement in parse::parse(&format!("drop schema if exists {name} cascade"))? {
+            if let Statement::Sql(statement) = statement {
+                self.catalog.forget();
+                // Other sessions do not hear of it.
+                let heard = self.connection.out.0.len();
+                Box::pin(self.define(&statement)).await?;
+                self.connection.out.0.truncate(heard);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the schema of the session, which ends.
+    pub(super) async fn end_temporary(&mut self) {
+        let Some(schema) = self.temporary_schema.take() else { return };
+        let dropped = async {
+            self.end(false).await?;
+            self.drop_schema(&schema.name).await?;
+            self.end(true).await
+        };
+        if let Err(error) = dropped.await {
+            tracing::debug!("the temporary tables of a session stay until another one makes some: {error}");
+        }
+    }
+}
