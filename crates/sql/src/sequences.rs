@@ -105,6 +105,13 @@ impl Sequence {
         RelationName::new(&self.schema, &self.name)
     }
 
+    /// Returns the last number that a node has taken, and whether one was.
+    pub(crate) async fn state(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<(i64, bool)> {
+        let state = by.get(store.catalog(), &self.key()).await?;
+        let state = state.and_then(|bytes| State::read(&bytes)).ok_or_else(|| undefined(&self.name))?;
+        Ok((state.last, state.is_called))
+    }
+
     fn key(&self) -> Vec<u8> {
         [b"s", &self.id.to_be_bytes()[..]].concat()
     }

@@ -5,7 +5,7 @@ use std::{cell::RefCell, ops::Range, rc::Rc};
 use sqlparser::ast;
 
 use super::{
-    Around, Parent, Scope, ScopeColumn,
+    Around, Parent, Scope, ScopeColumn, TABLE_OID,
     paths::Path,
     query::{self, Query, Shared},
     select::{ResultColumn, refuse},
@@ -17,8 +17,9 @@ use crate::{
     error::{Result, SqlError, code},
     expr::{Comparison, Expr},
     parse::{folded, relation, simple},
+    sequences::Sequence,
     system::{self, SystemTable},
-    types::Type,
+    types::{Type, Value},
 };
 
 /// The rows of a part of FROM.
@@ -26,6 +27,8 @@ use crate::{
 pub(crate) enum Relation {
     Table(Rc<Table>),
     System(&'static SystemTable),
+    /// The row of a sequence.
+    Sequence(Rc<Sequence>),
     /// A query, and the values that it gets; `None`: those of the query around it.
     Query {
         query: Rc<Query>,
@@ -467,9 +470,19 @@ impl From {
             let message = format!("table name \"{name}\" specified more than once");
             return Err(SqlError::new(code::DUPLICATE_ALIAS, message));
         }
+        let system_oid = match &relation {
+            Relation::System(table) => Some(table.oid),
+            _ => None,
+        };
         let offset = self.width;
         let scoped = columns.iter().enumerate();
         self.columns.extend(scoped.map(|(at, column)| ScopeColumn::new(&name, column, offset + at)));
+        if let Some(oid) = system_oid {
+            let column = ResultColumn { name: TABLE_OID.into(), of: Type::Oid };
+            let value = Expr::Value(Value::Int(oid.into()));
+            let column = ScopeColumn::new(&name, &column, offset);
+            self.columns.push(ScopeColumn { value, is_hidden: true, ..column });
+        }
         self.sources.push(Source::new(relation, offset, columns.len()));
         self.width += columns.len();
         Ok(())
@@ -529,6 +542,11 @@ fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<Res
     match parameters.relation(&name)? {
         catalog::Relation::Table(table) => {
             parameters.check(&table.owner, &table.grants, Privilege::Select, "table", &table.name)?;
+            if table.materialized.as_ref().is_some_and(|view| !view.is_populated) && !parameters.is_view {
+                let message = format!("materialized view \"{}\" has not been populated", table.name);
+                let hint = "Use the REFRESH MATERIALIZED VIEW command.";
+                return Err(SqlError::new(code::NOT_IN_STATE, message).with_hint(hint));
+            }
             let columns = table.columns.iter().map(|known| column(&known.name, known.of)).collect();
             Ok((Relation::Table(table), columns, own.to_owned()))
         }
@@ -540,7 +558,13 @@ fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<Res
             });
             Ok((relation, columns, own.to_owned()))
         }
-        catalog::Relation::Sequence(_) | catalog::Relation::Index(_) => Err(wrong_kind(&name)),
+        catalog::Relation::Sequence(sequence) => {
+            let Sequence { owner, grants, .. } = &*sequence;
+            parameters.check(owner, grants, Privilege::Select, "sequence", &sequence.name)?;
+            let columns = system::SEQUENCE_COLUMNS.iter().map(|(name, of)| column(&(*name).into(), *of));
+            Ok((Relation::Sequence(sequence), columns.collect(), own.to_owned()))
+        }
+        catalog::Relation::Index(_) => Err(wrong_kind(&name)),
     }
 }
 

@@ -50,6 +50,9 @@ pub(crate) struct ScopeColumn {
     pub(crate) is_merged: bool,
 }
 
+/// The column of the tables of the catalog that has their own number; `*` does not show it.
+pub(crate) const TABLE_OID: &str = "tableoid";
+
 impl ScopeColumn {
     /// Returns the column at a place of the row.
     pub(crate) fn new(table: &str, column: &ResultColumn, at: usize) -> Self {
@@ -395,7 +398,7 @@ impl Scope<'_> {
     /// around it has one.
     fn find(&self, table: Option<&str>, name: &str) -> Result<Option<usize>> {
         let is_it = |column: &ScopeColumn| match table {
-            None => column.name == name && !column.is_hidden,
+            None => column.name == name && (!column.is_hidden || name == TABLE_OID),
             Some(table) => column.name == name && column.table == table && !column.is_merged,
         };
         let mut found = self.columns.iter().enumerate().filter(|(_, column)| is_it(column));

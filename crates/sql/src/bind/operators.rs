@@ -400,9 +400,15 @@ impl Scope<'_> {
 
     /// Binds the subscripts behind an expression.
     pub(super) fn subscripted(&self, root: &ast::Expr, chain: &[ast::AccessExpr]) -> Result<Typed> {
+        let text = root;
         let (root, of) = self.bind(root)?;
         if of == Type::Jsonb {
             return self.jsonb_part(root, chain);
+        }
+        // A name is also an array of characters, which begins at 0.
+        if let (Type::Name, [ast::AccessExpr::Subscript(ast::Subscript::Index { index })]) = (of, chain) {
+            let text = format!("substr(({text})::text, ({index}) + 1, 1)");
+            return self.bind(&crate::parse::expression(&text)?);
         }
         let Some(element) = of.element() else {
             let message =

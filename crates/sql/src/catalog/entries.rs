@@ -325,6 +325,8 @@ pub(crate) struct Materialized {
     pub(crate) text: String,
     pub(crate) path: Vec<String>,
     pub(crate) uses: Vec<RelationName>,
+    /// It has had rows.
+    pub(crate) is_populated: bool,
 }
 
 impl Table {
@@ -349,7 +351,7 @@ impl Table {
 
     /// Returns the view that a materialized one would be.
     pub(crate) fn view(&self) -> Option<View> {
-        let Materialized { text, path, uses } = self.materialized.clone()?;
+        let Materialized { text, path, uses, .. } = self.materialized.clone()?;
         let column = |column: &Column| ViewColumn { name: column.name.clone(), of: column.of };
         Some(View {
             id: self.id,

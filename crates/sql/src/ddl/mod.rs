@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use sqlparser::ast;
 
 pub(crate) use self::{
-    alter::{alter_index, alter_table},
+    alter::{alter_index, alter_schema, alter_table},
     comment::{ConstraintComment, comment, comment_on_constraint},
     drop::{drop_all, truncate},
     grant::{grant, granted, grantees, revoke},

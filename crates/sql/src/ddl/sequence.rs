@@ -8,7 +8,7 @@ use crate::{
     catalog::{Catalog, Column, Entry, RelationName, Table, duplicate, shown, undefined},
     error::{Result, SqlError, code},
     exec::Run,
-    parse::{folded, relation},
+    parse::{SEQUENCE_NAME, folded, relation, relation_of_text},
     sequences::Sequence,
     types::Type,
 };
@@ -38,6 +38,16 @@ pub(super) fn serial_of(of: &ast::DataType) -> Option<Type> {
     }
 }
 
+/// Returns the name of the sequence of an identity column, if the option is that.
+fn given_name(option: &ast::SequenceOptions) -> Option<String> {
+    match option {
+        ast::SequenceOptions::Cache(count) => {
+            count.to_string().split_once(SEQUENCE_NAME).map(|(_, name)| name.to_owned())
+        }
+        _ => None,
+    }
+}
+
 /// Makes the sequence of a column.
 pub(super) async fn own_sequence(
     run: &mut Run<'_>,
@@ -53,6 +63,12 @@ pub(super) async fn own_sequence(
             break;
         }
         name.name = format!("{base}{number}");
+    }
+    if let Some(given) = options.iter().find_map(given_name) {
+        name = catalog.place_of(run.store, run.by, &relation_of_text(&given), false).await?;
+    }
+    if catalog.has(run.store, run.by, &name).await? {
+        return Err(duplicate(&name.name));
     }
     make_sequence(run, catalog, &name, column.of, options).await?;
     column.not_null = true;
@@ -126,7 +142,8 @@ async fn make_sequence(
 fn changed(old: Sequence, options: &[ast::SequenceOptions], is_new: bool) -> Result<Sequence> {
     use ast::SequenceOptions as O;
     let number = |expr: &ast::Expr| -> Result<i64> {
-        let text = expr.to_string().replace(' ', "");
+        let text = expr.to_string();
+        let text = text.split(SEQUENCE_NAME).next().unwrap_or_default().replace(' ', "");
         text.parse()
             .map_err(|_| SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{text}\"")))
     };

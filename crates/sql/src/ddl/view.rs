@@ -11,7 +11,7 @@ use crate::{
         Column, Entry, Index, Materialized, Relation, RelationName, Table, View, ViewColumn, duplicate,
     },
     error::{Result, SqlError, code},
-    parse::{folded, relation},
+    parse::{NO_DATA, folded, relation},
     spool::Rows,
     types::Type,
 };
@@ -29,7 +29,7 @@ pub(crate) async fn create_view(
         && !create.secure
         && create.options == ast::CreateTableOptions::None
         && create.cluster_by.is_empty()
-        && create.comment.is_none()
+        && create.comment.as_ref().is_none_or(|comment| create.materialized && comment == NO_DATA)
         && !create.with_no_schema_binding
         && (!create.if_not_exists || create.materialized)
         && create.to.is_none()
@@ -106,9 +106,13 @@ pub(crate) async fn create_view(
     let View { id, owner, text, path, columns, uses, .. } = view;
     let columns = columns.iter().map(|column| Column::new(&column.name, column.of)).collect();
     let mut table = Table::new(id, &place, &owner, by.create_tree().await?.0, columns);
-    table.materialized = Some(Materialized { text, path, uses });
+    let is_populated = create.comment.is_none();
+    table.materialized = Some(Materialized { text, path, uses, is_populated });
     define.change(None, Some(&table)).await?;
-    Ok(Some(insert_all(define, Rc::new(table), rows).await?))
+    match is_populated {
+        true => Ok(Some(insert_all(define, Rc::new(table), rows).await?)),
+        false => Ok(None),
+    }
 }
 
 /// Runs REFRESH MATERIALIZED VIEW with the rows of its query.
@@ -117,7 +121,6 @@ pub(crate) async fn refresh_view(
     refresh: &ast::RefreshMaterializedView,
     rows: Rows,
 ) -> Result<()> {
-    refuse(refresh.with_data == Some(false), "WITH NO DATA")?;
     let table = define.owned(&relation(&refresh.name)?).await?;
     let is_unique = |index: &Index| index.is_unique && index.condition.is_none();
     if refresh.concurrently && !table.indexes.iter().any(is_unique) {
@@ -127,8 +130,15 @@ pub(crate) async fn refresh_view(
             "Create a unique index with no WHERE clause on one or more columns of the materialized view.";
         return Err(SqlError::new(code::NOT_IN_STATE, message).with_hint(hint));
     }
-    let new = define.emptied(&table).await?;
-    insert_all(define, Rc::new(new), rows).await.map(drop)
+    let is_populated = refresh.with_data != Some(false);
+    let emptied = define.emptied(&table).await?;
+    let mut new = emptied.clone();
+    new.materialized.iter_mut().for_each(|view| view.is_populated = is_populated);
+    define.change(Some(&emptied), Some(&new)).await?;
+    match is_populated {
+        true => insert_all(define, Rc::new(new), rows).await.map(drop),
+        false => Ok(()),
+    }
 }
 
 /// Returns the query of a view with the names of its columns for `*`: columns that come later are

@@ -70,6 +70,25 @@ pub(crate) static FUNCTIONS: &[SetFunction] = &[
         act: |_, _, _| Ok(system::keywords()),
     },
     SetFunction {
+        name: "pg_options_to_table",
+        is_scalar: false,
+        signature: |types| {
+            let columns = ["option_name", "option_value"].map(|name| (name, Type::Text)).to_vec();
+            (types == [Type::Array(&Type::Text)]).then(|| (types.to_vec(), columns))
+        },
+        act: |values, _, _| {
+            let [Value::Array(array)] = values else { return Ok(Vec::new()) };
+            let options = array.values.iter().filter_map(|option| match option {
+                Value::Text(text) => Some(
+                    text.split_once('=').map_or((text.as_str(), None), |(name, value)| (name, Some(value))),
+                ),
+                _ => None,
+            });
+            let value = |text: Option<&str>| text.map_or(Value::Null, |text| Value::Text(text.to_owned()));
+            Ok(options.map(|(name, text)| vec![value(Some(name)), value(text)]).collect())
+        },
+    },
+    SetFunction {
         name: "_pg_expandarray",
         is_scalar: false,
         signature: |types| match types {

@@ -28,6 +28,12 @@ pub(crate) const WEAKER_LOCK: &str = "weaker lock";
 /// The name of the argument that stands behind the word VARIADIC: the library does not know it.
 pub(crate) const VARIADIC: &str = "variadic argument";
 
+/// The text behind the number of CACHE before the name of the sequence of an identity column.
+pub(crate) const SEQUENCE_NAME: &str = " sequence name ";
+
+/// The comment of a materialized view that begins without its rows.
+pub(crate) const NO_DATA: &str = "without data";
+
 /// The beginning of a string that stands for an expression in FETCH FIRST.
 const FETCHED: &str = "\u{1}fetch ";
 
@@ -150,18 +156,87 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
     check_depth(&tokens)?;
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
+        let (tokens, has_data) = without_data(tokens);
         let mut parser = Parser::new(&PostgreSqlDialect {})
             .with_recursion_limit(MOST_DEPTH)
-            .with_tokens_with_locations(tokens.to_vec());
+            .with_tokens_with_locations(tokens);
         if let Some(statement) = own::statement(&mut parser).map_err(|error| failed(&error))? {
             statements.push(statement);
             continue;
         }
         let parsed = parser.parse_statements().map_err(|error| failed(&error))?;
-        statements
-            .extend(parsed.into_iter().map(|statement| Statement::Sql(Box::new(select_into(statement)))));
+        for mut statement in parsed.into_iter().map(select_into) {
+            match &mut statement {
+                ast::Statement::CreateView(create) if !has_data => create.comment = Some(NO_DATA.into()),
+                ast::Statement::CreateTable(ast::CreateTable { query: Some(query), .. }) if !has_data => {
+                    let none = ast::Expr::value(ast::Value::Number("0".into(), false));
+                    query.limit_clause = Some(ast::LimitClause::LimitOffset {
+                        limit: Some(none),
+                        offset: None,
+                        limit_by: Vec::new(),
+                    });
+                }
+                _ => {}
+            }
+            statements.push(Statement::Sql(Box::new(statement)));
+        }
     }
     Ok(if statements.is_empty() { vec![Statement::Empty] } else { statements })
+}
+
+/// Returns a CREATE statement without `WITH DATA` or `WITH NO DATA` at its end, and false for the
+/// second; and writes the name of the sequence of an identity column as [`SEQUENCE_NAME`] says. The
+/// library knows neither.
+fn without_data(tokens: &[TokenWithSpan]) -> (Vec<TokenWithSpan>, bool) {
+    let mut words =
+        tokens.iter().enumerate().filter(|(_, token)| !matches!(token.token, Token::Whitespace(_)));
+    let is = |token: &TokenWithSpan, wanted: &str| match &token.token {
+        Token::Word(word) => word.quote_style.is_none() && word.value.eq_ignore_ascii_case(wanted),
+        _ => false,
+    };
+    let mut tokens = tokens.to_vec();
+    let places: Vec<usize> = words.by_ref().map(|(at, _)| at).collect();
+    let begins = |word: &str| places.first().is_some_and(|at| is(&tokens[*at], word));
+    if begins("create") {
+        let ends = |wanted: &[&str]| {
+            let start = places.len().checked_sub(wanted.len())?;
+            let all = places[start..].iter().zip(wanted).all(|(at, word)| is(&tokens[*at], word));
+            all.then_some(places[start])
+        };
+        if let Some(at) = ends(&["with", "no", "data"]) {
+            tokens.truncate(at);
+            return (tokens, false);
+        }
+        if let Some(at) = ends(&["with", "data"]) {
+            tokens.truncate(at);
+        }
+    } else if begins("alter") || begins("create") {
+        let named = places.windows(4).find(|next| {
+            tokens[next[0]].token == Token::LParen
+                && is(&tokens[next[1]], "sequence")
+                && is(&tokens[next[2]], "name")
+        });
+        if let Some(&[_, first, _, start]) = named {
+            let is_name = |token: &TokenWithSpan| matches!(token.token, Token::Word(_) | Token::Period);
+            let end = start + tokens[start..].iter().take_while(|token| is_name(token)).count();
+            let name: String = tokens[start..end].iter().map(|token| token.token.to_string()).collect();
+            let span = tokens[first].span;
+            let named = |count: &str| Token::Number(format!("{count}{SEQUENCE_NAME}{name}"), false);
+            let cache = tokens[end..].iter().position(|token| is(token, "cache"));
+            let count = cache.and_then(|cache| {
+                let rest = tokens[end + cache..].iter_mut();
+                rest.map(|token| &mut token.token).find(|token| matches!(token, Token::Number(..)))
+            });
+            let mut written = Vec::new();
+            match count {
+                Some(count) => *count = named(&count.to_string()),
+                None => written = vec![Token::make_keyword("CACHE"), named("1")],
+            }
+            let written = written.into_iter().map(|token| TokenWithSpan { token, span });
+            tokens.splice(first..end, written);
+        }
+    }
+    (tokens, true)
 }
 
 /// Returns SELECT INTO as CREATE TABLE AS.
@@ -278,14 +353,18 @@ fn know_fetched(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
 /// Returns the expression of [`know_fetched`].
 pub(crate) fn fetched(value: &ast::Value) -> Result<Option<ast::Expr>> {
     let ast::Value::SingleQuotedString(text) = value else { return Ok(None) };
-    let Some(text) = text.strip_prefix(FETCHED) else { return Ok(None) };
+    text.strip_prefix(FETCHED).map(expression).transpose()
+}
+
+/// Returns the expression of a text.
+pub(crate) fn expression(text: &str) -> Result<ast::Expr> {
     let parser = Parser::new(&PostgreSqlDialect {}).with_recursion_limit(MOST_DEPTH).try_with_sql(text);
     let parsed = parser.and_then(|mut parser| {
         let expr = parser.parse_expr()?;
         parser.expect_token(&Token::EOF)?;
         Ok(expr)
     });
-    parsed.map(Some).map_err(|error| syntax(format!("syntax error in FETCH: {error}")))
+    parsed.map_err(|error| syntax(format!("syntax error in {text}: {error}")))
 }
 
 /// Reads CREATE USER, which is CREATE ROLE with LOGIN.

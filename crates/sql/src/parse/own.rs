@@ -57,6 +57,20 @@ pub(super) fn statement(parser: &mut Parser<'_>) -> Result<Option<Statement>, Pa
         end(parser)?;
         return Ok(Some(Statement::ConstraintComment(ConstraintComment { name, table, text })));
     }
+    for view in [&["alter", "view"][..], &["alter", "materialized", "view"]] {
+        if take(parser, view) {
+            let name = parser.parse_object_name(false)?;
+            if !take(parser, &["owner", "to"]) {
+                return Err(ParserError::ParserError("ALTER of a view other than OWNER TO".into()));
+            }
+            let owner = parser.parse_identifier()?;
+            end(parser)?;
+            let dialect = sqlparser::dialect::PostgreSqlDialect {};
+            let text = format!("alter table {name} owner to {owner}");
+            let statement = Parser::new(&dialect).try_with_sql(&text)?.parse_statement()?;
+            return Ok(Some(Statement::Sql(Box::new(statement))));
+        }
+    }
     if take(parser, &["alter", "sequence"]) {
         return alter_sequence(parser).map(Some);
     }

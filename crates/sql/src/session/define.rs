@@ -451,6 +451,17 @@ impl Session<'_> {
                 define!(|define| ddl::truncate(&mut define, truncate));
                 "TRUNCATE TABLE"
             }
+            ast::Statement::AlterSchema(alter) => {
+                let owners = alter.operations.iter().filter_map(|operation| match operation {
+                    ast::AlterSchemaOperation::OwnerTo { owner: ast::Owner::Ident(name) } => {
+                        Some(folded(name))
+                    }
+                    _ => None,
+                });
+                roles!(run).check_all(&owners.collect::<Vec<_>>()).await?;
+                define!(|define| ddl::alter_schema(&mut define, alter));
+                "ALTER SCHEMA"
+            }
             ast::Statement::AlterTable(alter) => {
                 let owners = alter.operations.iter().filter_map(|operation| match operation {
                     ast::AlterTableOperation::OwnerTo { new_owner: ast::Owner::Ident(name) } => {

@@ -1,5 +1,7 @@
 //! Statements of a session: their plans, and what they do.
 
+use std::time::Duration;
+
 use plexus_base::BlockId;
 use plexus_cache::Cache;
 use plexus_store::Store;
@@ -13,11 +15,11 @@ use crate::{
         query::{self, Query, QueryBody},
         select::{self, ResultColumn},
     },
-    catalog::{self, Catalog, RelationName, Table, Transaction, undefined},
+    catalog::{self, Catalog, Privilege, RelationName, Table, Transaction, undefined},
     dml::{self, Change, ChangeKind, Targets},
     error::{Result, SqlError, code},
     exec::{self, Run},
-    parse::{Statement, folded},
+    parse::{Statement, folded, relation},
     sequences::Set,
     spool::Rows,
     types::{Type, Value, time},
@@ -274,6 +276,7 @@ fn explain_source(source: &Source, is_joined: bool, depth: usize, lines: &mut Ve
             None => format!("Scan of rows of {} by its primary key", table.name),
         },
         Relation::System(table) => format!("Scan of {}", table.name),
+        Relation::Sequence(sequence) => format!("State of {}", sequence.name),
         Relation::Query { .. } => "Subquery".to_owned(),
         Relation::Shared(_) | Relation::Working(_) => "Query of WITH".to_owned(),
         Relation::Functions(calls, _) => format!("Function {}", calls[0].function.name),
@@ -397,6 +400,40 @@ impl Session<'_> {
         Ok(Run { parameters, ..run })
     }
 
+    /// Runs LOCK TABLE. A mode that keeps writers away keeps readers away, too.
+    async fn lock_tables(&mut self, lock: &ast::Lock) -> Result<Done> {
+        use ast::LockTableMode as M;
+        if !self.is_explicit {
+            let message = "LOCK TABLE can only be used in transaction blocks";
+            return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
+        }
+        let (mode, right) = match lock.lock_mode {
+            Some(M::AccessShare) => (TableMode::Read, Privilege::Select),
+            Some(M::RowShare) => (TableMode::Read, Privilege::Update),
+            Some(M::RowExclusive | M::ShareUpdateExclusive) => (TableMode::Write, Privilege::Update),
+            _ => (TableMode::Define, Privilege::Update),
+        };
+        for target in &lock.tables {
+            let name = relation(&target.name)?;
+            self.begin();
+            let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
+            let table = self.catalog.table_for(&self.store, by, &name, right).await?;
+            if lock.nowait {
+                let taken = self.locks.take(table.id, mode, Some(Duration::ZERO), self.activity).await;
+                taken.map_err(|error| match error.code {
+                    code::LOCK_NOT_AVAILABLE => {
+                        let message = format!("could not obtain lock on relation \"{}\"", table.name);
+                        SqlError::new(code::LOCK_NOT_AVAILABLE, message)
+                    }
+                    _ => error,
+                })?;
+            }
+            // Its definition may have changed before the lock was there.
+            self.lock_named(&[name], mode).await?;
+        }
+        Ok(plain("LOCK TABLE"))
+    }
+
     /// Cleans tables: rows and pages go that no snapshot shows.
     async fn vacuum(&mut self, names: &[String]) -> Result<Done> {
         if self.is_explicit {
@@ -492,6 +529,7 @@ impl Session<'_> {
             }
             ast::Statement::Fetch { name, direction, into: None, .. } => self.fetch(name, direction),
             ast::Statement::Close { cursor } => self.close(cursor),
+            ast::Statement::Lock(lock) => self.lock_tables(lock).await,
             ast::Statement::Set(set) => self.set(set),
             ast::Statement::ShowVariable { variable } => {
                 let name = shown_name(variable);

@@ -4,7 +4,7 @@
 use super::{
     Snapshot, acl, describe,
     rows::{NULL, row, vector},
-    snapshot::{Key, KeyPart, Relation, RelationOf},
+    snapshot::{Key, KeyPart, PUBLIC, Relation, RelationOf},
     types,
 };
 use crate::{
@@ -64,8 +64,12 @@ pub(super) fn classes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
         let is_temporary = |relation: &Relation| {
             snapshot.schema_name(relation.schema).is_some_and(|name| name.starts_with("pg_temp_"))
         };
+        let is_populated = |relation: &Relation| match &relation.of {
+            RelationOf::Table(table) => table.materialized.as_ref().is_none_or(|view| view.is_populated),
+            _ => true,
+        };
         let identity = match kind {
-            'r' if !matches!(relation.of, RelationOf::System(_)) => 'd',
+            'r' | 'm' if !matches!(relation.of, RelationOf::System(_)) => 'd',
             _ => 'n',
         };
         row![
@@ -93,7 +97,7 @@ pub(super) fn classes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             false,
             false,
             false,
-            true,
+            is_populated(relation),
             identity,
             false,
             0,
@@ -141,7 +145,7 @@ impl Relation {
 }
 
 /// The columns of a sequence when a query reads it like a table.
-const SEQUENCE_COLUMNS: [(&str, Type); 3] =
+pub(crate) const SEQUENCE_COLUMNS: [(&str, Type); 3] =
     [("last_value", Type::Int8), ("log_cnt", Type::Int8), ("is_called", Type::Bool)];
 
 /// The values in which rows of `pg_attribute` differ.
@@ -260,27 +264,29 @@ pub(super) fn tables(snapshot: &Snapshot) -> impl Iterator<Item = (u32, &Table)>
 }
 
 /// Returns the views of the database with their numbers.
-pub(super) fn views(snapshot: &Snapshot) -> impl Iterator<Item = (u32, &View)> {
+pub(super) fn views(snapshot: &Snapshot) -> impl Iterator<Item = (u32, View)> {
     snapshot.relations.iter().filter_map(|relation| match &relation.of {
-        RelationOf::View(view) => Some((relation.oid, view)),
+        RelationOf::View(view) => Some((relation.oid, view.clone())),
+        RelationOf::Table(table) => Some((relation.oid, table.view()?)),
         _ => None,
     })
 }
 
 /// Makes the rows of `pg_rewrite`.
 pub(super) fn rules(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
-    let row = |(oid, view): (u32, &View)| {
+    let row = |(oid, view): (u32, View)| {
         row![snapshot.rule_oid(oid), "_RETURN", oid, '1', 'O', true, "<>", &view.text]
     };
     views(snapshot).map(row).collect()
 }
 
 /// Makes the rows of `pg_attrdef`.
-pub(super) fn defaults(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+pub(super) fn defaults(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
+    let hides_public = !snapshot.path(context).contains(&PUBLIC);
     let rows = |(oid, table): (u32, &Table)| {
         let columns = table.columns.iter().zip(1..);
         let defaults = columns.filter_map(|(column, number)| {
-            let text = describe::default_of(column)?;
+            let text = describe::default_of(column, hides_public)?;
             Some(row![snapshot.default_oid(oid, number), oid, number, text])
         });
         defaults.collect::<Vec<_>>()

@@ -4,9 +4,13 @@
 use super::{
     Snapshot, acl,
     rows::{NULL, row},
-    snapshot::{FIRST_ROLE, SchemaOf},
+    snapshot::{FIRST_ROLE, PUBLIC, SchemaOf},
 };
-use crate::{functions::Context, types::Value};
+use crate::{
+    catalog::{Grant, Privilege},
+    functions::Context,
+    types::Value,
+};
 
 /// PostgreSQL's number of the encoding UTF8.
 pub(super) const UTF8: i32 = 6;
@@ -94,7 +98,12 @@ pub(super) fn databases(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
 /// Makes the rows of `pg_namespace`.
 pub(super) fn schemas(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     let row = |schema: &SchemaOf| {
-        let acl = schema.of.as_ref().map(|of| acl::of(&of.owner, "n", &of.grants));
+        let public = || {
+            let owner = "pg_database_owner";
+            let grant = Grant { role: None, privilege: Privilege::Usage, can_grant: false, by: owner.into() };
+            (schema.oid == PUBLIC).then(|| acl::of(owner, "n", &[grant]))
+        };
+        let acl = schema.of.as_ref().map(|of| acl::of(&of.owner, "n", &of.grants)).or_else(public);
         row![schema.oid, &schema.name, schema.owner, acl]
     };
     snapshot.schemas.iter().map(row).collect()

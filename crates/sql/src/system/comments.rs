@@ -4,7 +4,7 @@ use super::{
     Snapshot, classes, constraints,
     constraints::{CLASS, CONSTRAINT, NAMESPACE},
     rows::row,
-    snapshot::{Relation, RelationOf},
+    snapshot::{PUBLIC, Relation, RelationOf},
 };
 use crate::{functions::Context, types::Value};
 
@@ -49,7 +49,8 @@ pub(crate) fn all(snapshot: &Snapshot) -> Vec<Comment<'_>> {
         let text = schema.of.as_ref()?.comment.as_deref()?;
         Some(Comment { oid: schema.oid, class: NAMESPACE, column: 0, text })
     });
-    of_relations.chain(of_columns).chain(of_constraints).chain(of_schemas).collect()
+    let public = Comment { oid: PUBLIC, class: NAMESPACE, column: 0, text: "standard public schema" };
+    of_relations.chain(of_columns).chain(of_constraints).chain(of_schemas).chain([public]).collect()
 }
 
 /// Makes the rows of `pg_description`.

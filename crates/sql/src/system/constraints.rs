@@ -228,7 +228,7 @@ fn of_views(snapshot: &Snapshot) -> Vec<Vec<Value>> {
         .flat_map(|(oid, view)| {
             let rule = (REWRITE, snapshot.rule_oid(oid), 0);
             let uses = view.uses.iter().filter_map(|name| snapshot.named(name));
-            let on_uses = uses.map(move |used| need(rule, (CLASS, used.oid, 0), 'n'));
+            let on_uses: Vec<_> = uses.map(|used| need(rule, (CLASS, used.oid, 0), 'n')).collect();
             [need(rule, (CLASS, oid, 0), 'i'), need(rule, (CLASS, oid, 0), 'n')].into_iter().chain(on_uses)
         })
         .collect()

@@ -1,7 +1,13 @@
 //! Definitions as text, as PostgreSQL shows them: the functions `format_type`, `pg_get_indexdef`,
 //! `pg_get_constraintdef` and `pg_get_expr`.
 
-use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser};
+use sqlparser::{
+    ast,
+    dialect::PostgreSqlDialect,
+    keywords::Keyword,
+    parser::Parser,
+    tokenizer::{Token, Tokenizer},
+};
 
 use super::{
     Snapshot,
@@ -11,7 +17,7 @@ use super::{
     types,
 };
 use crate::{
-    catalog::{Action, Column, IndexOrder, Table},
+    catalog::{Action, Column, IndexOrder, RelationName, Table},
     functions::names::{quoted_literal, quoted_name},
     types::{Type, Value},
 };
@@ -191,19 +197,81 @@ fn action(event: &str, action: Action) -> String {
 }
 
 /// Returns the default of a column as PostgreSQL shows it.
-pub(crate) fn default_of(column: &Column) -> Option<String> {
+pub(crate) fn default_of(column: &Column, shows_public: bool) -> Option<String> {
     let text = column.default.as_ref().or(column.generated.as_ref())?;
     let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).ok()?;
     let parsed = parser.parse_expr().ok()?;
-    expression(&parsed, column.of).or_else(|| Some(text.clone()))
+    expression(&parsed, column.of, shows_public).or_else(|| Some(text.clone()))
+}
+
+/// Returns the query of a view, with the schemas of relations that the path does not have.
+pub(crate) fn query_text(snapshot: &Snapshot, path: &[u32], text: &str, uses: &[RelationName]) -> String {
+    let hidden =
+        |name: &RelationName| snapshot.schema_oid(&name.schema).is_none_or(|oid| !path.contains(&oid));
+    let hidden: Vec<&RelationName> = uses.iter().filter(|name| hidden(name)).collect();
+    let tokens = match Tokenizer::new(&PostgreSqlDialect {}, text).tokenize() {
+        Ok(tokens) if !hidden.is_empty() => tokens,
+        _ => return text.to_owned(),
+    };
+    let is_space = |token: &&Token| matches!(token, Token::Whitespace(_));
+    // Whether names in each open parenthesis are tables: behind FROM and JOIN, and commas there.
+    let (mut places, mut is_next) = (vec![false], false);
+    let mut written = String::with_capacity(text.len() + 32);
+    for (at, token) in tokens.iter().enumerate() {
+        match token {
+            Token::LParen => places.push(false),
+            Token::RParen if places.len() > 1 => drop(places.pop()),
+            Token::Word(word) => {
+                let place = places.last_mut();
+                match word.keyword {
+                    Keyword::FROM => place.into_iter().for_each(|place| *place = true),
+                    Keyword::SELECT
+                    | Keyword::WHERE
+                    | Keyword::GROUP
+                    | Keyword::HAVING
+                    | Keyword::ORDER
+                    | Keyword::LIMIT
+                    | Keyword::WINDOW
+                    | Keyword::UNION
+                    | Keyword::EXCEPT
+                    | Keyword::INTERSECT => place.into_iter().for_each(|place| *place = false),
+                    _ => {}
+                }
+                let behind = tokens[at + 1..].iter().find(|token| !is_space(token));
+                let name = match word.quote_style {
+                    Some(_) => word.value.clone(),
+                    None => word.value.to_ascii_lowercase(),
+                };
+                if is_next
+                    && !matches!(behind, Some(Token::Period | Token::LParen))
+                    && let Some(relation) = hidden.iter().find(|relation| relation.name == name)
+                {
+                    written.push_str(&format!("{}.", quoted_name(&relation.schema)));
+                }
+            }
+            _ => {}
+        }
+        written.push_str(&token.to_string());
+        if !is_space(&token) {
+            is_next = match token {
+                Token::Comma => places.last() == Some(&true),
+                Token::Word(word) => {
+                    matches!(word.keyword, Keyword::FROM | Keyword::JOIN | Keyword::ONLY | Keyword::LATERAL)
+                }
+                Token::LParen => is_next,
+                _ => false,
+            };
+        }
+    }
+    written
 }
 
 /// Returns the text of an expression that becomes a value of a type, if it is of a simple form.
-fn expression(expr: &ast::Expr, of: Type) -> Option<String> {
+fn expression(expr: &ast::Expr, of: Type, shows_public: bool) -> Option<String> {
     use ast::{Expr, Value as Literal};
     let type_name = format_type(of.oid(), None);
     Some(match expr {
-        Expr::Nested(inner) => expression(inner, of)?,
+        Expr::Nested(inner) => expression(inner, of, shows_public)?,
         Expr::Value(value) => match &value.value {
             Literal::SingleQuotedString(text) if of.is_number() || of == Type::Bool => text.clone(),
             Literal::SingleQuotedString(text) => format!("{}::{type_name}", quoted_literal(text)),
@@ -212,6 +280,13 @@ fn expression(expr: &ast::Expr, of: Type) -> Option<String> {
             Literal::Null => format!("NULL::{type_name}"),
             _ => return None,
         },
+        Expr::Cast { expr: inner, .. } if matches!(&**inner, Expr::Value(_)) => {
+            let Expr::Value(ast::ValueWithSpan { value: Literal::SingleQuotedString(text), .. }) = &**inner
+            else {
+                return None;
+            };
+            format!("{}::{type_name}", quoted_literal(text))
+        }
         Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr } => {
             let Expr::Value(value) = &**expr else { return None };
             let Literal::Number(number, _) = &value.value else { return None };
@@ -229,7 +304,9 @@ fn expression(expr: &ast::Expr, of: Type) -> Option<String> {
             let ast::FunctionArguments::List(list) = &call.args else { return Some(name.to_uppercase()) };
             match (&list.args[..], name.to_ascii_lowercase().as_str()) {
                 ([], lower) => format!("{lower}()"),
-                ([argument], "nextval") => format!("nextval({})", regclass(&argument.to_string())),
+                ([argument], "nextval") => {
+                    format!("nextval({})", regclass(&argument.to_string(), shows_public))
+                }
                 _ => return None,
             }
         }
@@ -238,12 +315,13 @@ fn expression(expr: &ast::Expr, of: Type) -> Option<String> {
 }
 
 /// Returns the argument of `nextval` without needless quotes.
-fn regclass(argument: &str) -> String {
+fn regclass(argument: &str, shows_public: bool) -> String {
     let name = argument.trim_end_matches("::regclass").trim_end_matches("::REGCLASS");
     let name = name.trim_matches('\'').replace("''", "'");
     let name = match name.strip_prefix('"').and_then(|name| name.strip_suffix('"')) {
         Some(quoted) => quoted_name(&quoted.replace("\"\"", "\"")),
         None => name,
     };
-    format!("{}::regclass", quoted_literal(&name))
+    let schema = if shows_public && !name.contains('.') { "public." } else { "" };
+    format!("{}::regclass", quoted_literal(&format!("{schema}{name}")))
 }

@@ -213,11 +213,14 @@ fn index_definition(call: &Call<'_>) -> Result<Value> {
 
 fn view_definition(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
+    let path = snapshot.path(call.context);
+    let shown = |text: &str, uses| ok(format!(" {};", describe::query_text(&snapshot, &path, text, uses)));
     match snapshot.relation(oid(call)).map(|relation| &relation.of) {
-        Some(RelationOf::View(view)) => ok(format!(" {};", view.text)),
-        Some(RelationOf::Table(table)) => {
-            or_null(table.materialized.as_ref().map(|view| format!(" {};", view.text)))
-        }
+        Some(RelationOf::View(view)) => shown(&view.text, &view.uses),
+        Some(RelationOf::Table(table)) => match &table.materialized {
+            Some(view) => shown(&view.text, &view.uses),
+            None => Ok(Value::Null),
+        },
         Some(RelationOf::System(table)) => {
             or_null(super::find_view(Some(table.schema), table.name).map(|view| view.text.clone()))
         }

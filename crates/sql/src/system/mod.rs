@@ -29,6 +29,7 @@ mod tests;
 mod types;
 
 pub(crate) use self::{
+    classes::SEQUENCE_COLUMNS,
     describe::keywords,
     names::{cast, number_of},
     relations::{SystemTable, find_table, find_view},

@@ -272,6 +272,10 @@ impl Snapshot {
         for table in tables.into_iter().map(Rc::new) {
             let (oid, schema) = (self.numbers.of_id(table.id), self.schema_or_public(&table.schema));
             self.add(oid, schema, &table.name, RelationOf::Table(table.clone()));
+            if table.materialized.is_some() {
+                let rule = self.numbers.of_name("rule", table.id, "_RETURN");
+                self.defaults.insert((oid, 0), rule);
+            }
             with_oids.push((oid, schema, table));
         }
         for view in views {

@@ -159,7 +159,7 @@ fn definitions_are_shown_as_postgresql_shows_them() {
         RelationOf::Table(table) => Some(table.clone()),
         _ => None,
     });
-    assert_eq!(describe::default_of(&table.unwrap().columns[1]).as_deref(), Some("'x'::text"));
+    assert_eq!(describe::default_of(&table.unwrap().columns[1], false).as_deref(), Some("'x'::text"));
     for (oid, limits, name) in [
         (1043, Some(14), "character varying(10)"),
         (1042, Some(-1), "bpchar"),

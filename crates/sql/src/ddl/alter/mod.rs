@@ -15,10 +15,10 @@ use super::{
 };
 use crate::{
     bind::select::refuse,
-    catalog::{RelationName, Table, shown, undefined},
+    catalog::{Entry, Relation, RelationName, Table, shown, undefined, undefined_schema},
     error::{Result, SqlError, code},
     expr::Expr,
-    parse::{folded, relation},
+    parse::{folded, relation, simple},
 };
 
 /// Returns expressions that keep the first columns of a row.
@@ -30,6 +30,54 @@ fn cascades(behavior: Option<ast::DropBehavior>) -> bool {
     behavior == Some(ast::DropBehavior::Cascade)
 }
 
+impl Definer<'_, '_> {
+    fn named_owner(&self, owner: &ast::Owner) -> String {
+        match owner {
+            ast::Owner::Ident(name) => folded(name),
+            _ => self.catalog.place().role.clone(),
+        }
+    }
+
+    /// Gives a view or a sequence to another role.
+    async fn change_owner_of(&mut self, place: &RelationName, found: Relation, to: &str) -> Result<()> {
+        let session = self.catalog.place();
+        let entry = match found {
+            Relation::View(view) => {
+                session.check_owner(&view.owner, "view", &view.name)?;
+                let mut view = (*view).clone();
+                change_owner(&mut view.owner, &mut view.grants, to);
+                Entry::View(view)
+            }
+            Relation::Sequence(sequence) => {
+                session.check_owner(&sequence.owner, "sequence", &sequence.name)?;
+                let mut sequence = (*sequence).clone();
+                change_owner(&mut sequence.owner, &mut sequence.grants, to);
+                Entry::Sequence(sequence)
+            }
+            Relation::Table(_) | Relation::Index(_) => return Ok(()),
+        };
+        self.catalog.change_entry(self.run.store, self.run.by, place, Some(&entry)).await
+    }
+}
+
+/// Runs ALTER SCHEMA.
+pub(crate) async fn alter_schema(define: &mut Definer<'_, '_>, alter: &ast::AlterSchema) -> Result<()> {
+    let name = simple(&alter.name)?;
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    let schema = define.catalog.schema(store, by, &name).await?;
+    let mut schema = schema.ok_or_else(|| undefined_schema(&name))?;
+    define.catalog.place().check_owner(&schema.owner, "schema", &name)?;
+    for operation in &alter.operations {
+        let ast::AlterSchemaOperation::OwnerTo { owner } = operation else {
+            return Err(SqlError::unsupported(format!("ALTER SCHEMA {operation}")));
+        };
+        let owner = define.named_owner(owner);
+        change_owner(&mut schema.owner, &mut schema.grants, &owner);
+    }
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    define.catalog.change_schema(store, by, &name, Some(&schema)).await
+}
+
 /// Runs ALTER TABLE.
 pub(crate) async fn alter_table(define: &mut Definer<'_, '_>, alter: &ast::AlterTable) -> Result<()> {
     refuse(
@@ -37,6 +85,15 @@ pub(crate) async fn alter_table(define: &mut Definer<'_, '_>, alter: &ast::Alter
         "this form of ALTER TABLE",
     )?;
     let name = relation(&alter.name)?;
+    let (store, by) = (define.run.store, &mut *define.run.by);
+    let found = define.catalog.relation(store, by, &name).await?;
+    if let ([ast::AlterTableOperation::OwnerTo { new_owner }], Some((place, found))) =
+        (&alter.operations[..], found)
+        && !matches!(found, Relation::Table(_) | Relation::Index(_))
+    {
+        let owner = define.named_owner(new_owner);
+        return define.change_owner_of(&place, found, &owner).await;
+    }
     let (store, by) = (define.run.store, &mut *define.run.by);
     let Some(table) = define.catalog.owned(store, by, &name).await? else {
         if alter.if_exists {
@@ -46,7 +103,10 @@ pub(crate) async fn alter_table(define: &mut Definer<'_, '_>, alter: &ast::Alter
         }
         return Err(undefined(&name));
     };
-    refuse(table.materialized.is_some(), "ALTER of a materialized view")?;
+    let is_owner =
+        |operation: &ast::AlterTableOperation| matches!(operation, ast::AlterTableOperation::OwnerTo { .. });
+    let is_known = alter.operations.iter().all(is_owner);
+    refuse(table.materialized.is_some() && !is_known, "ALTER of a materialized view")?;
     define.check_pending(&table, "ALTER TABLE")?;
     let mut name = table.relation();
     // Foreign keys may need keys that a later operation adds.
@@ -125,10 +185,7 @@ impl Definer<'_, '_> {
                 self.alter_column(table, column, op).await
             }
             O::OwnerTo { new_owner } => {
-                let owner = match new_owner {
-                    ast::Owner::Ident(name) => folded(name),
-                    _ => self.catalog.place().role.clone(),
-                };
+                let owner = self.named_owner(new_owner);
                 self.own_sequences_to(table, &owner).await?;
                 let mut new = (**table).clone();
                 change_owner(&mut new.owner, &mut new.grants, &owner);
