@@ -368,6 +368,7 @@ mod tests {
     fn sequence(increment: i64, least: i64, most: i64, cycles: bool) -> Sequence {
         Sequence {
             id: 1,
+            cache: 1,
             schema: public(),
             name: "s".into(),
             owner: "o".into(),

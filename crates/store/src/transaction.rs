@@ -117,6 +117,8 @@ pub struct Transaction<B: Blocks + Send + Sync + 'static> {
     /// The newest grant of the leaves that were changed.
     granted: u64,
     step: Step,
+    /// The steps of the savepoints that are left, rising.
+    places: Vec<Step>,
     /// It has changed a row, not only locked some.
     pub(crate) has_changed: bool,
     /// The rows that were changed or locked since the first savepoint.
@@ -138,6 +140,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             snapshot: None,
             granted: 0,
             step: 0,
+            places: Vec::new(),
             has_changed: false,
             changed: Vec::new(),
             tallies: Vec::new(),
@@ -364,7 +367,8 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             shared.refill().await?;
             let horizon = shared.board.look(|core| core.horizon());
             let keeps_removal = tree == layout::TREES;
-            let by = Changer { id, step, snapshot, horizon: &horizon, keeps_removal, lock, now };
+            let (horizon, places) = (&horizon, &self.places[..]);
+            let by = Changer { id, step, places, snapshot, horizon, keeps_removal, lock, now };
             let status = |id, snapshot| shared.status(id, snapshot);
             let rows = self.store.tree(tree);
             let decide = &mut |contents: Option<Contents<'_>>| change.decide(contents);
@@ -530,7 +534,14 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         if self.step == 0 || self.changed.last().is_some_and(|(step, ..)| *step == self.step) {
             self.step = self.step.checked_add(1).ok_or(StoreError::TooManySavepoints)?;
         }
+        self.places.push(self.step);
         Ok(Savepoint(self.step))
+    }
+
+    /// Leaves so many savepoints, the first ones: the transaction is not rolled back to the others
+    /// any more, and rows do not keep their versions.
+    pub fn keep_savepoints(&mut self, count: usize) {
+        self.places.truncate(count);
     }
 
     /// Rolls back all changes since a savepoint, which can be used again.

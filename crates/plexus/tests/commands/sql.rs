@@ -2,10 +2,12 @@
 //! expected results.
 
 mod damage;
+mod dumps;
+mod sessions;
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -703,46 +705,6 @@ fn the_space_of_dropped_tables_and_killed_nodes_is_used_again() {
     assert_eq!(count("u0"), count("x"));
     let checked = cluster.run("store").args(["check", "--json"]).said().json();
     assert_eq!(checked["faults"], serde_json::json!([]), "{checked}");
-}
-
-/// Its session ends, or its node dies.
-#[test]
-fn temporary_tables_go_with_their_session_and_with_their_node() {
-    let Some(psql) = postgresql("psql") else { return };
-    let cluster = Cluster::with(2, &["--sql-port", "5433", "--size-mib", "16"], USER);
-    cluster.bear_busy_disks();
-    cluster.run("up").said().ok();
-    let url = cluster.run("sql").args(["--url", "-n", "n1"]).said().ok().trim().to_owned();
-    let schemas = |node: &str, before: &str| {
-        let count = "select count(*) from pg_namespace where nspname like 'pg_temp_%'";
-        let said = cluster.run("sql").args(["-n", node, "-c", before, "-c", count]).said().ok();
-        said.lines().rev().nth(1).unwrap().trim().to_owned()
-    };
-    let begin = || {
-        let mut session = Command::new(&psql);
-        session.args([&url, "-XAtq"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut session = session.spawn().unwrap();
-        let input = session.stdin.as_mut().unwrap();
-        input.write_all(b"create temp table t (id serial, a int unique); select 'made';\n").unwrap();
-        let mut line = String::new();
-        BufReader::new(session.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "made\n");
-        session
-    };
-    let mut session = begin();
-    assert_eq!(schemas("n2", "select 1"), "1");
-    drop(session.stdin.take());
-    session.wait().unwrap();
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while schemas("n2", "select 1") != "0" {
-        assert!(std::time::Instant::now() < until, "the schema of an ended session stays");
-    }
-    let mut session = begin();
-    signal(cluster.pids()[0], Signal::KILL);
-    session.wait().unwrap();
-    cluster.wait_until("a death", |status| status["nodes"][0]["state"] != "running");
-    assert_eq!(schemas("n2", "create temp table own (a int)"), "1", "that of the session itself");
-    assert_eq!(schemas("n2", "select 1"), "0");
 }
 
 /// Removed rows, leaves without rows and the status blocks of old transactions are free again,

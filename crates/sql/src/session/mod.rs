@@ -51,9 +51,12 @@ struct Prepared {
     /// The types that the client has given, and those that were found.
     types: Vec<Type>,
     columns: Vec<ResultColumn>,
-    /// The plan, and the version of the catalog for which it was made.
-    plan: std::cell::RefCell<Option<(Vec<u8>, Rc<Plan>, Vec<Type>)>>,
+    /// The version of the catalog for which the plan was made, the plan, and the types of its
+    /// parameters.
+    plan: std::cell::RefCell<Option<KnownPlan>>,
 }
+
+type KnownPlan = (Vec<u8>, Rc<Plan>, Vec<Type>);
 
 impl Prepared {
     fn new(statement: Statement) -> Self {

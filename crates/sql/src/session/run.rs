@@ -507,6 +507,7 @@ impl Session<'_> {
                 self.end_cursors_behind(at);
                 let transaction = self.transaction.as_mut().ok_or_else(no_transaction)?;
                 transaction.rollback_to(place).await?;
+                transaction.keep_savepoints(at + 1);
                 self.catalog.forget();
                 self.is_failed = false;
                 Ok(plain("ROLLBACK"))
@@ -524,6 +525,7 @@ impl Session<'_> {
             ast::Statement::ReleaseSavepoint { name } => {
                 let at = self.find_savepoint(name)?;
                 self.savepoints.truncate(at);
+                self.transaction.iter_mut().for_each(|transaction| transaction.keep_savepoints(at));
                 self.release_cursors(at);
                 Ok(plain("RELEASE"))
             }

@@ -291,19 +291,16 @@ fn comment(call: &Call<'_>) -> Result<Value> {
             None => return Ok(Value::Null),
         },
     };
-    let all = comments::all(&snapshot);
-    let is_it = |one: &comments::Comment<'_>| {
-        one.oid == oid(call) && one.column == 0 && class.is_none_or(|class| class == one.class)
-    };
-    or_null(all.into_iter().find(is_it).map(|one| one.text))
+    let all = comments::of(&snapshot, oid(call), 0);
+    let is_it = |(of, _): &&(u32, String)| class.is_none_or(|class| class == *of);
+    or_null(all.iter().find(is_it).map(|(_, text)| text.clone()))
 }
 
 fn column_comment(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
-    let is_it = |one: &comments::Comment<'_>| {
-        one.oid == oid(call) && one.column as i64 == call.int(1) && one.column != 0
-    };
-    or_null(comments::all(&snapshot).into_iter().find(is_it).map(|one| one.text))
+    let column = usize::try_from(call.int(1)).unwrap_or_default();
+    let all = comments::of(&snapshot, oid(call), column);
+    or_null(all.first().filter(|_| column != 0).map(|(_, text)| text.clone()))
 }
 
 fn access_property(call: &Call<'_>) -> Result<Value> {

@@ -2,7 +2,7 @@
 //! PostgreSQL's clients know them.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     collections::{HashMap, HashSet},
     rc::Rc,
 };
@@ -10,7 +10,10 @@ use std::{
 use plexus_cache::Cache;
 use plexus_store::Store;
 
-use super::relations::{self, INFORMATION_SCHEMA, PG_CATALOG, SystemTable};
+use super::{
+    comments::CommentsByObject,
+    relations::{self, INFORMATION_SCHEMA, PG_CATALOG, SystemTable},
+};
 use crate::{
     catalog::{
         self, Catalog, Index, IndexOrder, IndexPart, RelationName, Relations, Schema, SessionPlace, Table,
@@ -54,6 +57,8 @@ pub(crate) struct Snapshot {
     /// rules of views with the column 0.
     constraints: HashMap<(u32, String), u32>,
     defaults: HashMap<(u32, usize), u32>,
+    /// Collected when the first one is asked for.
+    pub(super) comments: OnceCell<CommentsByObject>,
 }
 
 /// A schema as `pg_namespace` shows it.

@@ -34,7 +34,12 @@ fn table(id: u64, name: &str) -> Table {
         owner: "tester".into(),
         root: id,
         columns: vec![key, default],
-        primary: Some(Key { name: format!("{name}_pkey"), columns: vec![0], comment: None }),
+        primary: Some(Key {
+            name: format!("{name}_pkey"),
+            columns: vec![0],
+            comment: None,
+            constraint_comment: None,
+        }),
         indexes: vec![Index { is_constraint: true, ..Index::new(format!("{name}_b_key"), vec![1], true) }],
         checks: vec![Check {
             name: format!("{name}_check"),
@@ -44,6 +49,7 @@ fn table(id: u64, name: &str) -> Table {
         }],
         foreign_keys: Vec::new(),
         referenced_by: Vec::new(),
+        materialized: None,
         grants: vec![Grant {
             role: None,
             privilege: Privilege::Select,
@@ -74,6 +80,7 @@ fn snapshot(order: [u64; 2]) -> Snapshot {
         .for_each(|table| table.foreign_keys.push(foreign.clone()));
     let sequence = Sequence {
         id: 3,
+        cache: 1,
         schema: "public".into(),
         name: "t1_a_seq".into(),
         owner: "tester".into(),

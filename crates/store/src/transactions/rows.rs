@@ -295,6 +295,8 @@ pub(crate) fn is_gone(
 pub(crate) struct Changer<'a> {
     pub(crate) id: TransactionId,
     pub(crate) step: Step,
+    /// The steps of the savepoints to which the transaction can be rolled back, rising.
+    pub(crate) places: &'a [Step],
     /// A version above this snapshot is a failure; `None`: the newest one counts.
     pub(crate) snapshot: Option<Number>,
     /// The snapshots of all nodes.
@@ -450,6 +452,17 @@ fn changed(
     if newest.is_some_and(|newest| newest.writer == writer) {
         kept.remove(0);
     }
+    // Of its own earlier versions those stay to which a savepoint leads back.
+    let mut newer = by.step;
+    kept.retain(|version| match version.writer {
+        Writer::Of(id, step) if id == by.id => {
+            let is_needed = by.places.iter().any(|place| step < *place && *place <= newer);
+            newer = step;
+            // Long contents have blocks of their own, which the end of the row gives back.
+            is_needed || matches!(version.contents, Some(Contents::Long(_)))
+        }
+        _ => true,
+    });
     if contents.is_some() || !kept.is_empty() || by.keeps_removal {
         kept.insert(0, Version { writer, contents });
     }

@@ -394,6 +394,7 @@ impl World {
         let core = &self.nodes[at].as_ref().unwrap().core;
         let horizon = core.horizon();
         let by = Changer {
+            places: &[],
             id,
             step: 0,
             snapshot: is_repeatable.then_some(snapshot),

@@ -66,6 +66,7 @@ fn versions_between_the_snapshots_of_all_nodes_go() {
         }
         let horizon = cores[1].horizon();
         let by = Changer {
+            places: &[],
             id,
             step: 0,
             snapshot: None,
@@ -108,7 +109,16 @@ fn is_active(id: TransactionId, snapshot: Number) -> StatusPath {
 }
 
 fn lock_of(id: TransactionId, strength: RowLock, horizon: &Horizon) -> Changer<'_> {
-    Changer { id, step: 0, snapshot: None, horizon, keeps_removal: false, lock: Some(strength), now: 5 }
+    Changer {
+        id,
+        step: 0,
+        places: &[],
+        snapshot: None,
+        horizon,
+        keeps_removal: false,
+        lock: Some(strength),
+        now: 5,
+    }
 }
 
 /// As PostgreSQL's table of row-level locks says.
@@ -215,4 +225,70 @@ fn an_end_that_is_not_known_is_found_out() {
     assert!(matches!(lock(10, &is_gone).0, Changed::Unknown(_)));
     let is_over = |_, _| StatusPath::Known(Status::Aborted);
     assert_eq!(lock(10, &is_over), (Changed::Done, 1));
+}
+
+/// A row has the versions to which the savepoints lead back, and no other, in 500 random
+/// transactions.
+#[test]
+fn a_row_keeps_the_versions_of_the_savepoints_that_are_left() {
+    let mut core = Core::<Token>::new(NodeId(0), Incarnation(1), || 0);
+    core.view(Epoch(2), &[(NodeId(0), Incarnation(1))]);
+    let horizon = core.horizon();
+    let (id, first) = (TransactionId(3), TransactionId(0));
+    for seed in 0..500 {
+        let mut random = u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15) | 1;
+        let mut draw = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let mut value = rows::new(first, 0, &0u64.to_le_bytes());
+        let (mut step, mut changed_at, mut places) = (0, None, Vec::new());
+        // The contents now, and at each savepoint.
+        let (mut now, mut before) = (0u64, Vec::new());
+        for number in 1..60u64 {
+            match draw(6) {
+                0..=2 => {
+                    let places = &places[..];
+                    let by = Changer { step, places, lock: None, ..lock_of(id, RowLock::Update, &horizon) };
+                    let set = &mut |_: Option<Contents<'_>>| Decided::Set(number.to_le_bytes().to_vec());
+                    let (EntryChange::Set(new), Changed::Done) =
+                        rows::change(Some(&value), by, is_active, set)
+                    else {
+                        panic!("a change")
+                    };
+                    (value, now, changed_at) = (new, number, Some(step));
+                    let versions = value.len() / (rows::VERSION_BYTES + 8);
+                    assert!(versions <= before.len() + 2, "seed {seed}: {versions} versions");
+                }
+                3 => {
+                    if step == 0 || changed_at == Some(step) {
+                        step += 1;
+                    }
+                    places.push(step);
+                    before.push(now);
+                }
+                4 if !places.is_empty() => {
+                    let at = draw(places.len() as u64) as usize;
+                    places.truncate(at);
+                    before.truncate(at);
+                }
+                5 if !places.is_empty() => {
+                    let at = draw(places.len() as u64) as usize;
+                    if let (EntryChange::Set(new), _) = rows::undo(Some(&value), id, places[at]) {
+                        value = new;
+                    }
+                    (step, now) = (places[at], before[at]);
+                    changed_at = None;
+                    places.truncate(at + 1);
+                    before.truncate(at + 1);
+                }
+                _ => {}
+            }
+            let seen = rows::visible(&value, Some(id), 9, is_active).unwrap();
+            let Some(Contents::Here(seen)) = seen else { panic!("seed {seed}: no contents") };
+            assert_eq!(seen, now.to_le_bytes(), "seed {seed}, {number}");
+        }
+    }
 }

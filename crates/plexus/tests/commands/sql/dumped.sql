@@ -1,0 +1,14 @@
+create table p (id serial primary key, name varchar(20) not null unique, n numeric(8,2) default 1.5, ok boolean default true, at timestamptz default now());
+create table c (id int generated always as identity primary key, p_id int references p on delete cascade, tags text[], j jsonb, check (id > 0));
+create index c_p on c (p_id);
+create unique index c_low on c (lower(tags[1])) where p_id is not null;
+create view v as select p.id, count(*) from p join c on c.p_id = p.id group by p.id;
+create materialized view mv as select name from p;
+create sequence s start 5 increment 2;
+create schema extra; create table extra.t (a int, b date default '2024-01-01');
+comment on table p is 'people'; comment on column p.name is 'the name'; comment on constraint c_id_check on c is 'x';
+insert into p (name) values ('one'), ('two'), (E'tab\there');
+insert into c (p_id, tags, j) values (1, '{a,b}', '{"x": 1}'), (2, null, null);
+insert into extra.t values (1), (2);
+refresh materialized view mv;
+select nextval('s');
