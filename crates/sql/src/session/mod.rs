@@ -106,6 +106,7 @@ pub(crate) struct Session<'a> {
     is_explicit: bool,
     is_failed: bool,
     modes: Modes,
+    default_modes: Modes,
     temporary_schema: Option<TemporarySchema>,
     savepoints: Vec<(String, Savepoint)>,
     statements: HashMap<String, Rc<Prepared>>,
@@ -138,6 +139,8 @@ impl<'a> Session<'a> {
         activity.name(context.settings.borrow().show("application_name")?);
         let mut catalog = catalog;
         catalog.set_path(&context.settings.borrow().show("search_path")?);
+        let default_modes = Modes::of(&context.settings.borrow())?;
+        context.sequences.is_read_only.set(default_modes.is_read_only);
         let SessionParts { store, locks, ranges, first, temporary } = parts;
         Ok(Self {
             store,
@@ -152,7 +155,8 @@ impl<'a> Session<'a> {
             transaction: None,
             is_explicit: false,
             is_failed: false,
-            modes: Modes::default(),
+            modes: default_modes,
+            default_modes,
             temporary_schema: None,
             savepoints: Vec::new(),
             statements: HashMap::new(),
@@ -294,9 +298,7 @@ impl<'a> Session<'a> {
             }
             None => Ok(()),
         };
-        if let Ok(modes) = self.default_modes() {
-            self.set_modes(modes);
-        }
+        self.set_modes(self.default_modes);
         self.context.sequences.made.borrow_mut().clear();
         // Behind the end of the transaction, so that others see it.
         self.locks.release();

@@ -3,7 +3,7 @@
 use plexus_store::Isolation;
 use sqlparser::ast;
 
-use super::Session;
+use super::{Session, settings::Settings};
 use crate::error::{Result, SqlError};
 
 /// The modes of a transaction.
@@ -22,6 +22,13 @@ impl Default for Modes {
 }
 
 impl Modes {
+    /// Returns the modes of transactions that name none.
+    pub(super) fn of(settings: &Settings) -> Result<Self> {
+        let is_read_only = settings.is_on("default_transaction_read_only");
+        let level = settings.show("default_transaction_isolation")?.to_ascii_lowercase();
+        Self { is_read_only, ..Self::default() }.at(&level)
+    }
+
     /// Returns the modes with those that a statement names.
     pub(super) fn with(mut self, named: &[ast::TransactionMode]) -> Result<Self> {
         for mode in named {
@@ -57,14 +64,6 @@ impl Modes {
 }
 
 impl Session<'_> {
-    /// Returns the modes of transactions that name none.
-    pub(super) fn default_modes(&self) -> Result<Modes> {
-        let settings = self.context.settings.borrow();
-        let is_read_only = settings.is_on("default_transaction_read_only");
-        let level = settings.show("default_transaction_isolation")?.to_ascii_lowercase();
-        Modes { is_read_only, ..Modes::default() }.at(&level)
-    }
-
     pub(super) fn set_modes(&mut self, modes: Modes) {
         self.modes = modes;
         self.context.sequences.is_read_only.set(modes.is_read_only);

@@ -332,6 +332,9 @@ impl Session<'_> {
             match name {
                 "application_name" => self.activity.name(value.clone()),
                 "search_path" => self.catalog.set_path(&value),
+                "default_transaction_isolation" | "default_transaction_read_only" => {
+                    self.default_modes = Modes::of(&settings).unwrap_or(self.default_modes);
+                }
                 _ => {}
             }
             if let Some(reported) = Settings::reported_name(name) {
@@ -473,7 +476,7 @@ impl Session<'_> {
                     let message = "there is already a transaction in progress".into();
                     self.notice(code::ACTIVE_TRANSACTION, "WARNING", message);
                 }
-                let modes = self.default_modes()?.with(modes)?;
+                let modes = self.default_modes.with(modes)?;
                 self.begin_explicit(modes);
                 Ok(plain("BEGIN"))
             }
@@ -626,7 +629,7 @@ impl Session<'_> {
             }
             ast::Set::SetTransaction { modes, snapshot: None, session } => {
                 if *session {
-                    let modes = self.default_modes()?.with(modes)?;
+                    let modes = self.default_modes.with(modes)?;
                     let mut settings = self.context.settings.borrow_mut();
                     settings.set("default_transaction_isolation", modes.level)?;
                     let is_read_only = if modes.is_read_only { "on" } else { "off" };
