@@ -542,7 +542,8 @@ fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<Res
     match parameters.relation(&name)? {
         catalog::Relation::Table(table) => {
             parameters.check(&table.owner, &table.grants, Privilege::Select, "table", &table.name)?;
-            if table.materialized.as_ref().is_some_and(|view| !view.is_populated) && !parameters.is_view {
+            if table.materialized.as_ref().is_some_and(|view| !view.is_populated) && !parameters.is_only_bound
+            {
                 let message = format!("materialized view \"{}\" has not been populated", table.name);
                 let hint = "Use the REFRESH MATERIALIZED VIEW command.";
                 return Err(SqlError::new(code::NOT_IN_STATE, message).with_hint(hint));

@@ -86,6 +86,8 @@ pub(crate) struct Parameters {
     pub(crate) changed: RefCell<Vec<(u64, bool)>>,
     /// Whether it is the query of a new view.
     pub(crate) is_view: bool,
+    /// It does not run.
+    pub(crate) is_only_bound: bool,
     /// The views around the present query: their owners had the rights.
     pub(crate) views: Cell<usize>,
     /// The schemas in which names are looked for, if not in those of the session.

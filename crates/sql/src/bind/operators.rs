@@ -406,7 +406,10 @@ impl Scope<'_> {
             return self.jsonb_part(root, chain);
         }
         // A name is also an array of characters, which begins at 0.
-        if let (Type::Name, [ast::AccessExpr::Subscript(ast::Subscript::Index { index })]) = (of, chain) {
+        let is_column = matches!(text, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_));
+        if let (Type::Name, true, [ast::AccessExpr::Subscript(ast::Subscript::Index { index })]) =
+            (of, is_column, chain)
+        {
             let text = format!("substr(({text})::text, ({index}) + 1, 1)");
             return self.bind(&crate::parse::expression(&text)?);
         }

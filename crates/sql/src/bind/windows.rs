@@ -208,7 +208,7 @@ impl Scope<'_> {
                 let message = "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column";
                 return Err(SqlError::new("42P20", message));
             };
-            let mut of = None;
+            let mut types = Vec::new();
             let mut value = |bound: Option<&B>| -> Result<Option<Expr>> {
                 let (offset, is_before) = match bound {
                     Some(B::Preceding(Some(offset))) => (offset, true),
@@ -222,12 +222,19 @@ impl Scope<'_> {
                 let left = Box::new(ast::Expr::Nested(Box::new(by.expr.clone())));
                 let right = Box::new(ast::Expr::Nested(offset.clone()));
                 let (value, found) = self.bind(&ast::Expr::BinaryOp { left, op, right })?;
-                of = Some(found);
+                types.push(found);
                 Ok(Some(value))
             };
             let (start, end) = (value(Some(&frame.start_bound))?, value(frame.end_bound.as_ref())?);
             let key = self.bind(&by.expr)?;
-            let key = coerce(key, of.unwrap_or(Type::Unknown), self.parameters, false)?;
+            let of = types.first().copied().unwrap_or(key.1);
+            // A time of the day begins again at midnight.
+            let is_fit =
+                types.iter().all(|found| *found == of) && !matches!(of, Type::TimeOfDay | Type::TimeTz);
+            if !is_fit {
+                return Err(SqlError::unsupported("RANGE with these offsets"));
+            }
+            let key = coerce(key, of, self.parameters, false)?;
             range = Some(Range { key, start, end, direction: *direction });
         }
         Ok(Frame { units: frame.units, start, end, range })

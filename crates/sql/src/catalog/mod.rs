@@ -170,8 +170,8 @@ impl Catalog {
         self.forget();
     }
 
-    pub(crate) fn set_temporary(&mut self, schema: String) {
-        self.temporary = Some(schema);
+    pub(crate) fn set_temporary(&mut self, schema: Option<String>) {
+        self.temporary = schema;
         self.forget();
     }
 

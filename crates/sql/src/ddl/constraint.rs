@@ -205,6 +205,10 @@ impl Definer<'_, '_> {
                 found
             }
         };
+        if other.materialized.is_some() {
+            let message = format!("referenced relation \"{}\" is not a table", other.name);
+            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+        }
         let is_temporary = self.catalog.is_temporary(&table.schema);
         if is_temporary != self.catalog.is_temporary(&other.schema) {
             let kind = if is_temporary { "temporary" } else { "permanent" };

@@ -102,7 +102,8 @@ impl Definer<'_, '_> {
         let gone: Vec<RelationName> = tables.iter().map(|table| table.relation()).collect();
         for table in tables {
             self.check_pending(table, "DROP TABLE")?;
-            let views: Vec<View> = self.views_of(&table.relation()).await?;
+            let mut views: Vec<View> = self.views_of(&table.relation()).await?;
+            views.retain(|view| !gone.contains(&view.relation()));
             let mut keys = self.foreign_keys_to(table, |_| true).await?;
             keys.retain(|(name, _)| !gone.contains(name));
             let name = &table.name;
@@ -123,19 +124,25 @@ impl Definer<'_, '_> {
         }
         // First they name no tables any more, which may be some of them.
         for table in tables.iter().filter(|table| !table.foreign_keys.is_empty()) {
-            let table = self.table(&table.relation()).await?;
+            let Some(table) = self.left(table).await? else { continue };
             let mut alone = (*table).clone();
             alone.foreign_keys.clear();
             self.change(Some(&table), Some(&alone)).await?;
         }
         for table in tables {
-            let table = self.table(&table.relation()).await?;
+            let Some(table) = self.left(table).await? else { continue };
             self.change(Some(&table), None).await?;
             for sequence in table.columns.iter().filter_map(|column| column.own_sequence.as_ref()) {
                 drop_sequence(self, &RelationName::of_key(sequence), cascade).await?;
             }
         }
         Ok(())
+    }
+
+    /// Returns a table as it is now, unless it has gone with another one.
+    async fn left(&mut self, table: &Table) -> Result<Option<Rc<Table>>> {
+        let name = table.relation().qualified();
+        self.catalog.find(self.run.store, self.run.by, &name).await
     }
 
     /// Removes views that need something that goes, and tells of them and of other objects.

@@ -223,6 +223,7 @@ fn frame(
             Value::Float(number) => number < 0.0 || number.is_nan(),
             Value::Numeric(number) => number.digits < 0,
             Value::Interval(span) => span.months < 0 || span.days < 0 || span.microseconds < 0,
+            Value::Null => return Err(SqlError::new("22004", "frame offset must not be null")),
             _ => false,
         };
         if is_negative {

@@ -7,7 +7,7 @@ use sqlparser::{
     dialect::PostgreSqlDialect,
     keywords::Keyword,
     parser::Parser,
-    tokenizer::{Token, TokenWithSpan, Tokenizer},
+    tokenizer::{Token, TokenWithSpan, Tokenizer, Whitespace},
 };
 
 use crate::{
@@ -151,9 +151,9 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
         }
     };
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
-    let tokens = know_weaker_locks(tokens.map_err(|error| failed(&error))?);
-    let tokens = know_fetched(know_variadic(tokens));
+    let tokens = tokens.map_err(|error| failed(&error))?;
     check_depth(&tokens)?;
+    let tokens = know_fetched(know_variadic(know_weaker_locks(tokens)));
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
         let (tokens, has_data) = without_data(tokens);
@@ -175,6 +175,7 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
                         offset: None,
                         limit_by: Vec::new(),
                     });
+                    query.fetch = None;
                 }
                 _ => {}
             }
@@ -326,15 +327,28 @@ fn know_fetched(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     if !tokens.iter().any(|token| is_word(token, &[Keyword::FETCH])) {
         return tokens;
     }
+    // Others have quotes, which their texts as tokens have not.
+    let is_plain = |token: &TokenWithSpan| match &token.token {
+        Token::Word(word) => word.quote_style.is_none(),
+        Token::Number(..)
+        | Token::Placeholder(_)
+        | Token::Whitespace(Whitespace::Space | Whitespace::Newline) => true,
+        Token::LParen | Token::RParen | Token::Comma | Token::DoubleColon => true,
+        Token::Plus | Token::Minus | Token::Mul | Token::Div => true,
+        _ => false,
+    };
     let mut written: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
     // The text of the expression and its open parentheses.
     let mut counted: Option<(String, usize)> = None;
-    for token in tokens {
+    let mut rest = tokens.into_iter();
+    while let Some(token) = rest.next() {
         let mut before = written.iter().rev().filter(|token| !matches!(token.token, Token::Whitespace(_)));
         let is_behind = before.next().is_some_and(|token| is_word(token, &[Keyword::FIRST, Keyword::NEXT]))
             && before.next().is_some_and(|token| is_word(token, &[Keyword::FETCH]));
         match (&mut counted, &token.token) {
-            (None, Token::LParen) if is_behind => counted = Some((FETCHED.to_owned() + "(", 1)),
+            (None, Token::LParen) if is_behind && is_plain_until_end(rest.as_slice(), is_plain) => {
+                counted = Some((FETCHED.to_owned() + "(", 1))
+            }
             (None, _) => written.push(token),
             (Some((text, open)), inner) => {
                 *open = *open + usize::from(*inner == Token::LParen) - usize::from(*inner == Token::RParen);
@@ -348,6 +362,22 @@ fn know_fetched(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
         }
     }
     written
+}
+
+/// Returns true if the tokens up to the parenthesis that closes are all plain.
+fn is_plain_until_end(tokens: &[TokenWithSpan], is_plain: impl Fn(&TokenWithSpan) -> bool) -> bool {
+    let mut open = 1;
+    for token in tokens {
+        match token.token {
+            Token::LParen => open += 1,
+            Token::RParen => open -= 1,
+            _ => {}
+        }
+        if open == 0 || !is_plain(token) {
+            return open == 0;
+        }
+    }
+    false
 }
 
 /// Returns the expression of [`know_fetched`].

@@ -201,7 +201,8 @@ impl Session<'_> {
         foreign::check_deferred(&mut run, is_end).await
     }
 
-    /// Returns the columns and the rows of a query that a definition has.
+    /// Returns the columns of a query that a definition has and, if it runs, its rows. A view has a
+    /// path for its names; an empty one is that of the session.
     async fn query_of(
         &mut self,
         query: &ast::Query,
@@ -212,7 +213,10 @@ impl Session<'_> {
         loop {
             let place = Some(self.catalog.place().clone());
             let path = path.clone();
-            let parameters = Parameters { place, path, is_view: !runs, ..Parameters::default() };
+            let is_view = path.is_some();
+            let path = path.filter(|path| !path.is_empty());
+            let parameters =
+                Parameters { place, path, is_view, is_only_bound: !runs, ..Parameters::default() };
             self.begin();
             let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
             by.begin_statement();
@@ -309,16 +313,24 @@ impl Session<'_> {
                 Some(self.query_of(query, true, None).await?)
             }
             ast::Statement::CreateView(create) => {
-                Some(self.query_of(&create.query, create.materialized, None).await?)
+                let runs = create.materialized && create.comment.is_none();
+                Some(self.query_of(&create.query, runs, Some(Vec::new())).await?)
             }
             ast::Statement::RefreshMaterializedView(refresh) => {
-                let (_, view) = self.materialized(&relation(&refresh.name)?).await?;
+                let (table, view) = self.materialized(&relation(&refresh.name)?).await?;
                 let query = match parse::parse(&view.text)?.pop() {
                     Some(Statement::Sql(query)) => *query,
                     _ => return Err(SqlError::new(code::DATA_CORRUPTED, "the view is malformed")),
                 };
                 let S::Query(query) = query else { return Err(SqlError::unsupported(query)) };
-                Some(self.query_of(&query, true, Some(view.path.clone())).await?)
+                let runs = refresh.with_data != Some(false);
+                let found = self.query_of(&query, runs, Some(view.path.clone())).await?;
+                let columns = table.columns.iter().map(|column| column.of);
+                if !found.0.iter().map(|column| column.of).eq(columns) {
+                    let message = "the query of the materialized view has other columns now";
+                    return Err(SqlError::new(code::NOT_IN_STATE, message));
+                }
+                Some(found)
             }
             _ => None,
         };

@@ -107,6 +107,8 @@ pub(crate) struct Session<'a> {
     is_failed: bool,
     modes: Modes,
     default_modes: Modes,
+    /// A statement of the transaction has read or changed rows.
+    has_queried: bool,
     temporary_schema: Option<TemporarySchema>,
     savepoints: Vec<(String, Savepoint)>,
     statements: HashMap<String, Rc<Prepared>>,
@@ -157,6 +159,7 @@ impl<'a> Session<'a> {
             is_failed: false,
             modes: default_modes,
             default_modes,
+            has_queried: false,
             temporary_schema: None,
             savepoints: Vec::new(),
             statements: HashMap::new(),
@@ -338,9 +341,14 @@ impl<'a> Session<'a> {
                 let values = literals.map(|(literal, of)| literal.value(of)).collect::<Result<Vec<_>>>()?;
                 let activity = self.activity;
                 let limit = self.context.settings.borrow().time(Time::Statement);
+                let is_end = run::ends_transaction(&prepared.statement);
                 let tag = {
                     let run = pin!(self.run_planned(&plan, &values));
-                    within(limit, activity.unless_cancelled(run)).await?
+                    // A commit that has begun ends.
+                    match is_end {
+                        true => run.await?,
+                        false => within(limit, activity.unless_cancelled(run)).await?,
+                    }
                 };
                 return self.complete(tag, true).await;
             }

@@ -181,13 +181,7 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             let mut query = query::bind(query, around)?;
             query::settle(&mut query);
             let query = query::shown(query, parameters)?;
-            let locked = match &query.body {
-                QueryBody::Select(select) if select.locks.is_some() => {
-                    select.sources.first().and_then(Source::table)
-                }
-                _ => None,
-            };
-            let tables = locked.map(|table| (table.id, TableMode::Write)).into_iter().collect();
+            let tables = locked_table(&query);
             Ok(Plan { kind: PlanKind::Select(Box::new(query)), tables, uses: Vec::new() })
         }
         ast::Statement::Query(_)
@@ -208,12 +202,26 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             let mut query = query::bind(query, around)?;
             query::settle(&mut query);
             let query = query::shown(query, parameters)?;
+            if parameters.changed.borrow().iter().any(|(_, is_written)| *is_written) {
+                let message = "DECLARE CURSOR must not contain data-modifying statements in WITH";
+                return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+            }
+            let tables = locked_table(&query);
             let (is_scroll, is_held) = (*scroll == Some(true), *hold == Some(true));
             let declared = Declared { name: folded(name), is_scroll, is_held, query };
-            Ok(Plan { kind: PlanKind::Declare(Box::new(declared)), tables: Vec::new(), uses: Vec::new() })
+            Ok(Plan { kind: PlanKind::Declare(Box::new(declared)), tables, uses: Vec::new() })
         }
         other => Err(SqlError::unsupported(format!("EXPLAIN {other}"))),
     }
+}
+
+/// Returns the table whose rows a query locks.
+fn locked_table(query: &Query) -> Vec<(u64, TableMode)> {
+    let locked = match &query.body {
+        QueryBody::Select(select) if select.locks.is_some() => select.sources.first().and_then(Source::table),
+        _ => None,
+    };
+    locked.map(|table| (table.id, TableMode::Write)).into_iter().collect()
 }
 
 /// Returns the plan as lines of text.
@@ -374,7 +382,12 @@ impl Session<'_> {
                 let rows = (!change.columns.is_empty()).then(|| (change.columns.clone(), returned));
                 Ok(Done { tag: Tag::Count(word, changed.count), rows })
             }
-            PlanKind::Declare(declared) => self.declare(declared, values).await,
+            PlanKind::Declare(declared) => {
+                if !plan.tables.iter().all(|(_, mode)| *mode == TableMode::Read) {
+                    self.modes.check_write("SELECT FOR UPDATE")?;
+                }
+                self.declare(declared, values).await
+            }
             PlanKind::Explain(lines) => {
                 let rows: Vec<_> = lines.iter().map(|line| vec![Value::Text(line.clone())]).collect();
                 Ok(Done { tag: Tag::Plain("EXPLAIN"), rows: Some((plan.columns(), rows.into())) })
@@ -395,6 +408,7 @@ impl Session<'_> {
 
     /// Begins a statement of the transaction.
     pub(super) fn statement<'r>(&'r mut self, parameters: &'r [Value]) -> Result<Run<'r>> {
+        self.has_queried = true;
         self.begin();
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
         // So a change of one row holds no snapshot while it waits for another transaction.
@@ -559,7 +573,17 @@ impl Session<'_> {
                 }
                 Ok(plain("RESET"))
             }
+            ast::Statement::Discard { object_type: ast::DiscardObject::TEMP } => {
+                select::refuse(self.is_explicit, "DISCARD TEMP in a transaction block")?;
+                Box::pin(self.end_temporary()).await;
+                Ok(plain("DISCARD TEMP"))
+            }
             ast::Statement::Discard { object_type: ast::DiscardObject::ALL } => {
+                if self.is_explicit {
+                    let message = "DISCARD ALL cannot run inside a transaction block";
+                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+                }
+                Box::pin(self.end_temporary()).await;
                 self.context.settings.borrow_mut().reset(None)?;
                 self.statements.clear();
                 self.cursors.clear();
@@ -581,6 +605,7 @@ impl Session<'_> {
     fn begin_explicit(&mut self, modes: Modes) {
         if !self.is_explicit {
             self.set_modes(modes);
+            self.has_queried = false;
             // The statements before it in the same text are part of it.
             if self.transaction.is_none() {
                 self.begin();
@@ -638,11 +663,15 @@ impl Session<'_> {
                 }
                 let modes = self.modes.with(modes)?;
                 let is_new = self.transaction.as_ref().is_none_or(Transaction::is_new);
+                if modes.isolation != self.modes.isolation && !self.savepoints.is_empty() {
+                    let message = "SET TRANSACTION ISOLATION LEVEL must not be called in a subtransaction";
+                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+                }
                 if !is_new && modes.isolation != self.modes.isolation {
                     let message = "SET TRANSACTION ISOLATION LEVEL must be called before any query";
                     return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
                 }
-                if !is_new && self.modes.is_read_only && !modes.is_read_only {
+                if self.has_queried && self.modes.is_read_only && !modes.is_read_only {
                     let message = "transaction read-write mode must be set before any query";
                     return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
                 }

@@ -5,18 +5,22 @@
 
 use std::time::Duration;
 
+use plexus_interconnect::executor;
 use plexus_locks::{
     LockError, NodeLock,
     protocol::{LockRefusal, Mode, Name},
 };
 use sqlparser::ast;
 
-use super::{Session, no_transaction};
+use super::{Session, modes::Modes, no_transaction};
 use crate::{
     catalog::Schema,
     error::{Result, SqlError, code},
     parse::{self, Statement},
 };
+
+/// The longest that a session which ends waits for others that change definitions.
+const DROP_WAIT: Duration = Duration::from_secs(10);
 
 /// The beginning of the names of these schemas.
 const PREFIX: &str = "pg_temp_";
@@ -24,8 +28,9 @@ const PREFIX: &str = "pg_temp_";
 /// The schema of a session for its temporary relations.
 pub(super) struct TemporarySchema {
     name: String,
-    /// Held until the session ends.
-    _lock: NodeLock,
+    /// The locks of the schema, and of those of dead nodes that the session has removed. Held until
+    /// it ends, so that no other removes them as well.
+    locks: Vec<NodeLock>,
 }
 
 /// Returns true if a statement makes a temporary relation.
@@ -46,9 +51,9 @@ impl Session<'_> {
             let Some(lock) = self.lock_schema(&name).await? else {
                 return Err(SqlError::new(code::SYSTEM_ERROR, "the schema of a new number is in use"));
             };
-            self.catalog.set_temporary(name.clone());
+            self.catalog.set_temporary(Some(name.clone()));
             self.context.temporary.replace(Some(name.clone()));
-            self.temporary_schema = Some(TemporarySchema { name, _lock: lock });
+            self.temporary_schema = Some(TemporarySchema { name, locks: vec![lock] });
             self.drop_abandoned().await?;
         }
         self.begin();
@@ -81,8 +86,11 @@ impl Session<'_> {
         let place = self.catalog.place().clone();
         for schema in schemas.iter().filter(|schema| schema.name.starts_with(PREFIX)) {
             if place.is(&schema.owner)
-                && let Some(_lock) = self.lock_schema(&schema.name).await?
+                && let Some(lock) = self.lock_schema(&schema.name).await?
             {
+                if let Some(own) = &mut self.temporary_schema {
+                    own.locks.push(lock);
+                }
                 self.drop_schema(&schema.name).await?;
             }
         }
@@ -102,15 +110,22 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Removes the schema of the session, which ends.
+    /// Removes the schema of the session, which ends or begins again.
     pub(super) async fn end_temporary(&mut self) {
         let Some(schema) = self.temporary_schema.take() else { return };
         let dropped = async {
             self.end(false).await?;
+            self.set_modes(Modes::default());
+            // Others that change definitions are not waited for without an end.
+            self.begin();
+            self.transaction.iter_mut().for_each(|transaction| transaction.limit_waits(Some(DROP_WAIT)));
             self.drop_schema(&schema.name).await?;
             self.end(true).await
         };
-        if let Err(error) = dropped.await {
+        let dropped = executor::timeout(DROP_WAIT, Box::pin(dropped)).await;
+        self.catalog.set_temporary(None);
+        self.context.temporary.replace(None);
+        if let Some(Err(error)) = dropped {
             tracing::debug!("the temporary tables of a session stay until another one makes some: {error}");
         }
     }
