@@ -14,23 +14,16 @@ mod two_paths;
 
 use std::{
     path::PathBuf,
-    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use plexus_checks::faults::{Net, Pair, Spec};
 use plexus_fabric::RailKind;
 
-static TURN: RwLock<()> = RwLock::new(());
-
 /// Allows one test at a time: two busy members fill two cores, and memory is measured.
-fn alone() -> RwLockWriteGuard<'static, ()> {
-    TURN.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Lets tests of whole clusters run at the same time, because they mostly wait, but beside no other
-/// test.
-fn with_others() -> RwLockReadGuard<'static, ()> {
-    TURN.read().unwrap_or_else(PoisonError::into_inner)
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn program() -> PathBuf {
