@@ -298,7 +298,9 @@ fn types_of(kind: AggregateKind, input: Type) -> Option<(Type, Type)> {
         },
         K::Sum => match input {
             Type::Int2 | Type::Int4 => (input, Type::Int8),
-            Type::Int8 | Type::Numeric(_) => (input, Type::Numeric(None)),
+            Type::Int8 => (input, Type::Numeric(None)),
+            // A sum is not within the limits of its column.
+            Type::Numeric(_) => (Type::Numeric(None), Type::Numeric(None)),
             float if float.is_float() => (input, input),
             Type::Interval => (input, input),
             _ => return None,

@@ -29,6 +29,10 @@ impl Scope<'_> {
         if common == Type::Unknown {
             common = Type::Text;
         }
+        // A text that is compared with a column may be longer than the column's.
+        if common.is_text() {
+            common = common.without_limits();
+        }
         let one = coerce(one, common, self.parameters, false)?;
         Ok((one, coerce(other, common, self.parameters, false)?, common))
     }

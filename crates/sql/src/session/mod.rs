@@ -659,6 +659,11 @@ impl<'a> Session<'a> {
                     let plan = run::plan(statement, catalog, &self.store, transaction, &parameters).await?;
                     let mut types = parameters.types.into_inner();
                     types.iter_mut().filter(|of| **of == Type::Unknown).for_each(|of| *of = Type::Text);
+                    // The client has been told of others.
+                    if !prepared.columns.is_empty() && plan.columns() != prepared.columns {
+                        let message = "cached plan must not change result type";
+                        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+                    }
                     let plan = Rc::new(plan);
                     *prepared.plan.borrow_mut() = Some((version.clone(), plan.clone(), types.clone()));
                     (plan, types)

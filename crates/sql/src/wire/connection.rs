@@ -61,11 +61,12 @@ impl Socket {
         }
     }
 
-    async fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut sent = 0;
-        while sent < bytes.len() {
-            let rest = &bytes[sent..];
-            sent += match self {
+    /// Sends bytes from `sent` on, which then counts what has gone: a statement that is cancelled
+    /// drops this call, and the next one goes on behind.
+    async fn write(&self, bytes: &[u8], sent: &mut usize) -> io::Result<()> {
+        while *sent < bytes.len() {
+            let rest = &bytes[*sent..];
+            *sent += match self {
                 Self::Unix(socket) => socket.write(|mut socket| socket.write(rest)).await,
                 Self::Tcp(socket) => socket.write(|mut socket| socket.write(rest)).await,
             }?;
@@ -75,12 +76,17 @@ impl Socket {
 }
 
 /// The encryption of a connection.
-struct Tls(Box<ServerConnection>);
+struct Tls {
+    connection: Box<ServerConnection>,
+    /// Encrypted bytes, and how many of them have gone.
+    encrypted: Vec<u8>,
+    sent: usize,
+}
 
 impl Tls {
     /// Appends what is decrypted.
     fn take(&mut self, into: &mut Vec<u8>) -> io::Result<()> {
-        match self.0.reader().read_to_end(into) {
+        match self.connection.reader().read_to_end(into) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             // The client has gone without a farewell.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
@@ -91,8 +97,8 @@ impl Tls {
     /// Decrypts bytes of the client.
     fn decrypt(&mut self, mut bytes: &[u8], into: &mut Vec<u8>) -> io::Result<()> {
         while !bytes.is_empty() {
-            self.0.read_tls(&mut bytes)?;
-            self.0.process_new_packets().map_err(io::Error::other)?;
+            self.connection.read_tls(&mut bytes)?;
+            self.connection.process_new_packets().map_err(io::Error::other)?;
             self.take(into)?;
         }
         Ok(())
@@ -117,21 +123,23 @@ impl Tls {
     }
 
     async fn flush(&mut self, socket: &Socket) -> io::Result<()> {
-        while self.0.wants_write() {
-            let mut encrypted = Vec::new();
-            self.0.write_tls(&mut encrypted)?;
-            socket.write(&encrypted).await?;
+        loop {
+            socket.write(&self.encrypted, &mut self.sent).await?;
+            (self.encrypted, self.sent) = (Vec::new(), 0);
+            if !self.connection.wants_write() {
+                return Ok(());
+            }
+            self.connection.write_tls(&mut self.encrypted)?;
         }
-        Ok(())
     }
 
-    async fn write(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
-        let mut sent = 0;
-        while sent < bytes.len() {
-            sent += self.0.writer().write(&bytes[sent..])?;
+    /// As [`Socket::write`].
+    async fn write(&mut self, socket: &Socket, bytes: &[u8], sent: &mut usize) -> io::Result<()> {
+        while *sent < bytes.len() {
+            *sent += self.connection.writer().write(&bytes[*sent..])?;
             self.flush(socket).await?;
         }
-        Ok(())
+        self.flush(socket).await
     }
 }
 
@@ -143,6 +151,8 @@ pub(crate) struct Connection {
     /// The begin of the bytes that were not handled yet.
     at: usize,
     pub(crate) out: Outgoing,
+    /// The bytes of `out` that have gone.
+    sent: usize,
     pub(crate) is_authenticated: bool,
 }
 
@@ -158,6 +168,7 @@ impl Connection {
             received: Vec::new(),
             at: 0,
             out: Outgoing::default(),
+            sent: 0,
             is_authenticated: false,
         }
     }
@@ -171,7 +182,7 @@ impl Connection {
         }
         let tls = ServerConnection::new(settings);
         let tls = tls.map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;
-        self.tls = Some(Tls(Box::new(tls)));
+        self.tls = Some(Tls { connection: Box::new(tls), encrypted: Vec::new(), sent: 0 });
         Ok(())
     }
 
@@ -267,11 +278,12 @@ impl Connection {
     /// Sends all that was put for the client.
     pub(crate) async fn flush(&mut self) -> Result<()> {
         let written = match &mut self.tls {
-            None => self.socket.write(&self.out.0).await,
-            Some(tls) => tls.write(&self.socket, &self.out.0).await,
+            None => self.socket.write(&self.out.0, &mut self.sent).await,
+            Some(tls) => tls.write(&self.socket, &self.out.0, &mut self.sent).await,
         };
         written.map_err(|error| lost(&error))?;
         self.out.0.clear();
+        self.sent = 0;
         self.out.0.shrink_to(FULL);
         Ok(())
     }
