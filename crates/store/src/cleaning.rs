@@ -44,8 +44,11 @@ use crate::{
 /// The time between two looks for work.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time between two looks for answers.
+/// The time between two looks for the answers of a round.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The time between two looks for answers that members give at once.
+const ANSWER: Duration = Duration::from_millis(2);
 
 /// The wait behind a cleaning that has not achieved what it should.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -317,9 +320,11 @@ impl<B: Blocks> Shared<B> {
     async fn settled_trees(&self) -> Result<(HeldSnapshot<'_, B>, Option<Vec<BlockId>>), StoreError> {
         let number = self.board.act(|core| core.snapshot());
         let held = HeldSnapshot { shared: self, number };
-        // So the other nodes tell which snapshots they have.
-        self.board.act(|core| core.refresh());
-        executor::sleep(LOOK).await;
+        // The other nodes tell which snapshots they have. A node that is gone is not waited for.
+        let asked = self.board.act(|core| core.next_round());
+        while !self.board.look(|core| core.is_answered(asked)) {
+            executor::sleep(ANSWER).await;
+        }
         let mut trees = vec![layout::CATALOG, layout::TREES, layout::LONG];
         for (tree, value) in self.tree_rows().await? {
             let shown = |value: &[u8]| {

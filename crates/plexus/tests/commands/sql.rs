@@ -738,12 +738,19 @@ fn what_transactions_leave_behind_is_cleaned() {
         let low = shown.split_whitespace().nth(1).unwrap();
         fill(node, 8);
         sql(node, &format!("delete from q where id <= {low}")).ok();
-        sql(node, "vacuum q").ok();
-        let found = checked();
-        assert_eq!(found["faults"], serde_json::json!([]), "{found}");
-        pages.push(found["pages"].as_u64().unwrap());
+        // The cleaning of the other node may have a snapshot, which keeps what it shows.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            sql(node, "vacuum q").ok();
+            let found = checked();
+            assert_eq!(found["faults"], serde_json::json!([]), "{found}");
+            pages.push(found["pages"].as_u64().unwrap());
+            if round < 2 || *pages.last().unwrap() < pages[1] * 5 / 4 {
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "{pages:?}");
+        }
     }
-    assert!(pages[5] < pages[1] * 5 / 4, "{pages:?}");
     // Far more transactions than the status blocks that stay have room for.
     let update = "update one set number = number + 1 where id = 1";
     let many: Vec<&str> = std::iter::repeat_n(["-c", update], 3500).flatten().collect();

@@ -309,6 +309,11 @@ impl<W> Core<W> {
         }
     }
 
+    /// Returns true if all members have answered a round.
+    pub(crate) fn is_answered(&self, round: u64) -> bool {
+        self.complete() >= round
+    }
+
     /// Begins a transaction that changes something.
     pub(crate) fn begin(&mut self, id: TransactionId) {
         self.running.insert(id, Running { state: State::Active, asked: Vec::new() });
@@ -647,8 +652,9 @@ impl<W> Core<W> {
 
     // Rounds.
 
-    /// Returns the round that begins next: now, unless there are enough under way.
-    fn next_round(&mut self) -> u64 {
+    /// Returns the round that begins next: now, unless there are enough under way. It asks all
+    /// members for their lowest snapshots.
+    pub(crate) fn next_round(&mut self) -> u64 {
         if self.round - self.complete() < MOST_ROUNDS {
             self.begin_round();
             return self.round;
