@@ -25,7 +25,7 @@ pub(crate) use self::{
     index::create_index,
     schema::{create_schema, drop_schemas},
     sequence::{AlterSequence, alter_sequence, create_sequence, owner_of},
-    table::{create_table, create_table_as},
+    table::{create_table, create_table_as, has_rows},
     view::{create_view, refresh_view},
 };
 use crate::{

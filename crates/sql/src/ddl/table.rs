@@ -14,7 +14,7 @@ use crate::{
     catalog::{Column, RelationName, Table},
     dml::{Targets, insert_rows},
     error::{Result, SqlError, code},
-    parse::{folded, relation},
+    parse::{NO_DATA, folded, relation},
     spool::Rows,
     types::Type,
 };
@@ -28,7 +28,9 @@ fn check_clauses(create: &ast::CreateTable) -> Result<()> {
     rest.columns.clear();
     rest.constraints.clear();
     rest.if_not_exists = false;
-    rest.query = None;
+    if rest.query.take().is_some() && !has_rows(create) {
+        rest.comment = None;
+    }
     rest.like = None;
     match &create.table_options {
         ast::CreateTableOptions::None => {}
@@ -106,6 +108,11 @@ pub(crate) async fn create_table(define: &mut Definer<'_, '_>, create: &ast::Cre
         }
     }
     define.change(None, Some(&table)).await
+}
+
+/// Returns false for CREATE TABLE AS without the rows of the query.
+pub(crate) fn has_rows(create: &ast::CreateTable) -> bool {
+    !matches!(&create.comment, Some(ast::CommentDef::WithoutEq(comment)) if comment == NO_DATA)
 }
 
 /// Runs CREATE TABLE AS and SELECT INTO, with the rows of the query. Returns their number.

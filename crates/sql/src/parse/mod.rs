@@ -1,15 +1,17 @@
 //! Text to statements, by the library `sqlparser`, and what it does not know.
 
 mod own;
+mod rewrites;
 
 use sqlparser::{
     ast,
     dialect::PostgreSqlDialect,
-    keywords::Keyword,
     parser::Parser,
-    tokenizer::{Token, TokenWithSpan, Tokenizer, Whitespace},
+    tokenizer::{Token, TokenWithSpan, Tokenizer},
 };
 
+pub(crate) use self::rewrites::{NO_DATA, SEQUENCE_NAME, VARIADIC, WEAKER_LOCK, fetched};
+use self::rewrites::{know_fetched, know_sequence_name, know_variadic, know_weaker_locks, remove_with_data};
 use crate::{
     ddl::{AlterSequence, ConstraintComment},
     error::{Result, SqlError, code},
@@ -20,22 +22,6 @@ const MOST_QUERIES: usize = 24;
 
 /// The deepest nesting of a statement.
 const MOST_DEPTH: usize = 200;
-
-/// The table of which FOR UPDATE and FOR SHARE are, if FOR NO KEY UPDATE or FOR KEY SHARE was
-/// meant: the library does not know them.
-pub(crate) const WEAKER_LOCK: &str = "weaker lock";
-
-/// The name of the argument that stands behind the word VARIADIC: the library does not know it.
-pub(crate) const VARIADIC: &str = "variadic argument";
-
-/// The text behind the number of CACHE before the name of the sequence of an identity column.
-pub(crate) const SEQUENCE_NAME: &str = " sequence name ";
-
-/// The comment of a materialized view that begins without its rows.
-pub(crate) const NO_DATA: &str = "without data";
-
-/// The beginning of a string that stands for an expression in FETCH FIRST.
-const FETCHED: &str = "\u{1}fetch ";
 
 /// A statement of a client.
 #[derive(Clone, Debug)]
@@ -156,7 +142,9 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
     let tokens = know_fetched(know_variadic(know_weaker_locks(tokens)));
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
-        let (tokens, has_data) = without_data(tokens);
+        let mut tokens = tokens.to_vec();
+        let has_data = remove_with_data(&mut tokens);
+        know_sequence_name(&mut tokens);
         let mut parser = Parser::new(&PostgreSqlDialect {})
             .with_recursion_limit(MOST_DEPTH)
             .with_tokens_with_locations(tokens);
@@ -168,14 +156,8 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
         for mut statement in parsed.into_iter().map(select_into) {
             match &mut statement {
                 ast::Statement::CreateView(create) if !has_data => create.comment = Some(NO_DATA.into()),
-                ast::Statement::CreateTable(ast::CreateTable { query: Some(query), .. }) if !has_data => {
-                    let none = ast::Expr::value(ast::Value::Number("0".into(), false));
-                    query.limit_clause = Some(ast::LimitClause::LimitOffset {
-                        limit: Some(none),
-                        offset: None,
-                        limit_by: Vec::new(),
-                    });
-                    query.fetch = None;
+                ast::Statement::CreateTable(create) if !has_data => {
+                    create.comment = Some(ast::CommentDef::WithoutEq(NO_DATA.into()));
                 }
                 _ => {}
             }
@@ -183,61 +165,6 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
         }
     }
     Ok(if statements.is_empty() { vec![Statement::Empty] } else { statements })
-}
-
-/// Returns a CREATE statement without `WITH DATA` or `WITH NO DATA` at its end, and false for the
-/// second; and writes the name of the sequence of an identity column as [`SEQUENCE_NAME`] says. The
-/// library knows neither.
-fn without_data(tokens: &[TokenWithSpan]) -> (Vec<TokenWithSpan>, bool) {
-    let mut words =
-        tokens.iter().enumerate().filter(|(_, token)| !matches!(token.token, Token::Whitespace(_)));
-    let is = |token: &TokenWithSpan, wanted: &str| match &token.token {
-        Token::Word(word) => word.quote_style.is_none() && word.value.eq_ignore_ascii_case(wanted),
-        _ => false,
-    };
-    let mut tokens = tokens.to_vec();
-    let places: Vec<usize> = words.by_ref().map(|(at, _)| at).collect();
-    let begins = |word: &str| places.first().is_some_and(|at| is(&tokens[*at], word));
-    if begins("create") {
-        let ends = |wanted: &[&str]| {
-            let start = places.len().checked_sub(wanted.len())?;
-            let all = places[start..].iter().zip(wanted).all(|(at, word)| is(&tokens[*at], word));
-            all.then_some(places[start])
-        };
-        if let Some(at) = ends(&["with", "no", "data"]) {
-            tokens.truncate(at);
-            return (tokens, false);
-        }
-        if let Some(at) = ends(&["with", "data"]) {
-            tokens.truncate(at);
-        }
-    } else if begins("alter") || begins("create") {
-        let named = places.windows(4).find(|next| {
-            tokens[next[0]].token == Token::LParen
-                && is(&tokens[next[1]], "sequence")
-                && is(&tokens[next[2]], "name")
-        });
-        if let Some(&[_, first, _, start]) = named {
-            let is_name = |token: &TokenWithSpan| matches!(token.token, Token::Word(_) | Token::Period);
-            let end = start + tokens[start..].iter().take_while(|token| is_name(token)).count();
-            let name: String = tokens[start..end].iter().map(|token| token.token.to_string()).collect();
-            let span = tokens[first].span;
-            let named = |count: &str| Token::Number(format!("{count}{SEQUENCE_NAME}{name}"), false);
-            let cache = tokens[end..].iter().position(|token| is(token, "cache"));
-            let count = cache.and_then(|cache| {
-                let rest = tokens[end + cache..].iter_mut();
-                rest.map(|token| &mut token.token).find(|token| matches!(token, Token::Number(..)))
-            });
-            let mut written = Vec::new();
-            match count {
-                Some(count) => *count = named(&count.to_string()),
-                None => written = vec![Token::make_keyword("CACHE"), named("1")],
-            }
-            let written = written.into_iter().map(|token| TokenWithSpan { token, span });
-            tokens.splice(first..end, written);
-        }
-    }
-    (tokens, true)
 }
 
 /// Returns SELECT INTO as CREATE TABLE AS.
@@ -260,130 +187,6 @@ fn select_into(statement: ast::Statement) -> ast::Statement {
             ast::Statement::Query(query)
         }
     }
-}
-
-/// Writes FOR NO KEY UPDATE and FOR KEY SHARE as [`WEAKER_LOCK`] says.
-fn know_weaker_locks(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
-    let is_word = |token: &TokenWithSpan, word: &str| match &token.token {
-        Token::Word(found) => found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word),
-        _ => false,
-    };
-    let words: Vec<usize> =
-        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
-    let at = |place: usize, all: &[&str]| {
-        words[place..].len() >= all.len()
-            && words[place..].iter().zip(all).all(|(at, word)| is_word(&tokens[*at], word))
-    };
-    // The words that go, and those behind which the table is written.
-    let (mut gone, mut behind) = (Vec::new(), Vec::new());
-    for place in 0..words.len() {
-        if at(place, &["for", "no", "key", "update"]) {
-            gone.extend([words[place + 1], words[place + 2]]);
-            behind.push(words[place + 3]);
-        } else if at(place, &["for", "key", "share"]) {
-            gone.push(words[place + 1]);
-            behind.push(words[place + 2]);
-        }
-    }
-    if behind.is_empty() {
-        return tokens;
-    }
-    let mut written = Vec::with_capacity(tokens.len() + 2);
-    for (at, token) in tokens.into_iter().enumerate() {
-        let span = token.span;
-        if !gone.contains(&at) {
-            written.push(token);
-        }
-        if behind.contains(&at) {
-            let of = [Token::make_keyword("OF"), Token::make_word(WEAKER_LOCK, Some('"'))];
-            written.extend(of.map(|token| TokenWithSpan { token, span }));
-        }
-    }
-    written
-}
-
-/// Writes the word VARIADIC as [`VARIADIC`] says.
-fn know_variadic(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
-    let written = |token: TokenWithSpan| match &token.token {
-        Token::Word(word) if word.keyword == Keyword::VARIADIC => {
-            let named = [Token::make_word(VARIADIC, Some('"')), Token::RArrow];
-            named.map(|named| TokenWithSpan { token: named, span: token.span }).to_vec()
-        }
-        _ => vec![token],
-    };
-    match tokens
-        .iter()
-        .any(|token| matches!(&token.token, Token::Word(word) if word.keyword == Keyword::VARIADIC))
-    {
-        true => tokens.into_iter().flat_map(written).collect(),
-        false => tokens,
-    }
-}
-
-/// Writes the expression of `FETCH FIRST (…) ROWS` as a string, because the library knows numbers
-/// only.
-fn know_fetched(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
-    let is_word = |token: &TokenWithSpan, words: &[Keyword]| matches!(&token.token, Token::Word(word) if words.contains(&word.keyword));
-    if !tokens.iter().any(|token| is_word(token, &[Keyword::FETCH])) {
-        return tokens;
-    }
-    // Others have quotes, which their texts as tokens have not.
-    let is_plain = |token: &TokenWithSpan| match &token.token {
-        Token::Word(word) => word.quote_style.is_none(),
-        Token::Number(..)
-        | Token::Placeholder(_)
-        | Token::Whitespace(Whitespace::Space | Whitespace::Newline) => true,
-        Token::LParen | Token::RParen | Token::Comma | Token::DoubleColon => true,
-        Token::Plus | Token::Minus | Token::Mul | Token::Div => true,
-        _ => false,
-    };
-    let mut written: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
-    // The text of the expression and its open parentheses.
-    let mut counted: Option<(String, usize)> = None;
-    let mut rest = tokens.into_iter();
-    while let Some(token) = rest.next() {
-        let mut before = written.iter().rev().filter(|token| !matches!(token.token, Token::Whitespace(_)));
-        let is_behind = before.next().is_some_and(|token| is_word(token, &[Keyword::FIRST, Keyword::NEXT]))
-            && before.next().is_some_and(|token| is_word(token, &[Keyword::FETCH]));
-        match (&mut counted, &token.token) {
-            (None, Token::LParen) if is_behind && is_plain_until_end(rest.as_slice(), is_plain) => {
-                counted = Some((FETCHED.to_owned() + "(", 1))
-            }
-            (None, _) => written.push(token),
-            (Some((text, open)), inner) => {
-                *open = *open + usize::from(*inner == Token::LParen) - usize::from(*inner == Token::RParen);
-                text.push_str(&inner.to_string());
-                if *open == 0 {
-                    let text = std::mem::take(text);
-                    counted = None;
-                    written.push(TokenWithSpan { token: Token::SingleQuotedString(text), span: token.span });
-                }
-            }
-        }
-    }
-    written
-}
-
-/// Returns true if the tokens up to the parenthesis that closes are all plain.
-fn is_plain_until_end(tokens: &[TokenWithSpan], is_plain: impl Fn(&TokenWithSpan) -> bool) -> bool {
-    let mut open = 1;
-    for token in tokens {
-        match token.token {
-            Token::LParen => open += 1,
-            Token::RParen => open -= 1,
-            _ => {}
-        }
-        if open == 0 || !is_plain(token) {
-            return open == 0;
-        }
-    }
-    false
-}
-
-/// Returns the expression of [`know_fetched`].
-pub(crate) fn fetched(value: &ast::Value) -> Result<Option<ast::Expr>> {
-    let ast::Value::SingleQuotedString(text) = value else { return Ok(None) };
-    text.strip_prefix(FETCHED).map(expression).transpose()
 }
 
 /// Returns the expression of a text.

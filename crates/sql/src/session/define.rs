@@ -27,6 +27,15 @@ use crate::{
 /// The most tables whose definitions change together.
 const MOST_TABLES: usize = 10_000;
 
+/// Returns the names of those new owners that are named.
+fn named<'a>(owners: impl Iterator<Item = &'a ast::Owner>) -> Vec<String> {
+    let name = |owner: &ast::Owner| match owner {
+        ast::Owner::Ident(name) => Some(folded(name)),
+        _ => None,
+    };
+    owners.filter_map(name).collect()
+}
+
 impl Session<'_> {
     /// Returns the tables whose definitions a statement changes, and those that change with them.
     async fn defined(&mut self, names: Vec<String>, whole: bool) -> Result<Vec<String>> {
@@ -294,23 +303,18 @@ impl Session<'_> {
         let is_alone = matches!(statement, S::CreateIndex(_) | S::Grant(_) | S::Revoke(_));
         self.lock_defined(names, !is_alone).await?;
         let query = match statement {
-            ast::Statement::CreateTable(ast::CreateTable {
-                query: Some(query),
-                if_not_exists,
-                name,
-                temporary,
-                ..
-            }) => {
+            ast::Statement::CreateTable(create @ ast::CreateTable { query: Some(query), .. }) => {
                 let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-                let place = self.catalog.place_of(&self.store, by, &relation(name)?, *temporary).await?;
+                let name = relation(&create.name)?;
+                let place = self.catalog.place_of(&self.store, by, &name, create.temporary).await?;
                 if self.catalog.has(&self.store, by, &place).await? {
-                    if !if_not_exists {
+                    if !create.if_not_exists {
                         return Err(crate::catalog::duplicate(&place.name));
                     }
                     self.tell(vec![format!("relation \"{}\" already exists, skipping", place.name)]);
                     return Ok(plain("CREATE TABLE AS"));
                 }
-                Some(self.query_of(query, true, None).await?)
+                Some(self.query_of(query, ddl::has_rows(create), None).await?)
             }
             ast::Statement::CreateView(create) => {
                 let runs = create.materialized && create.comment.is_none();
@@ -356,7 +360,10 @@ impl Session<'_> {
                     let mut define =
                         Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
                     let count = ddl::create_table_as(&mut define, create, &columns, rows).await?;
-                    return Ok(Done { tag: Tag::Count("SELECT", count), rows: None });
+                    if ddl::has_rows(create) {
+                        return Ok(Done { tag: Tag::Count("SELECT", count), rows: None });
+                    }
+                    "CREATE TABLE AS"
                 }
                 None => {
                     define!(|define| ddl::create_table(&mut define, create));
@@ -465,23 +472,19 @@ impl Session<'_> {
             }
             ast::Statement::AlterSchema(alter) => {
                 let owners = alter.operations.iter().filter_map(|operation| match operation {
-                    ast::AlterSchemaOperation::OwnerTo { owner: ast::Owner::Ident(name) } => {
-                        Some(folded(name))
-                    }
+                    ast::AlterSchemaOperation::OwnerTo { owner } => Some(owner),
                     _ => None,
                 });
-                roles!(run).check_all(&owners.collect::<Vec<_>>()).await?;
+                roles!(run).check_all(&named(owners)).await?;
                 define!(|define| ddl::alter_schema(&mut define, alter));
                 "ALTER SCHEMA"
             }
             ast::Statement::AlterTable(alter) => {
                 let owners = alter.operations.iter().filter_map(|operation| match operation {
-                    ast::AlterTableOperation::OwnerTo { new_owner: ast::Owner::Ident(name) } => {
-                        Some(folded(name))
-                    }
+                    ast::AlterTableOperation::OwnerTo { new_owner } => Some(new_owner),
                     _ => None,
                 });
-                roles!(run).check_all(&owners.collect::<Vec<_>>()).await?;
+                roles!(run).check_all(&named(owners)).await?;
                 define!(|define| ddl::alter_table(&mut define, alter));
                 "ALTER TABLE"
             }

@@ -125,8 +125,13 @@ impl Session<'_> {
         let dropped = executor::timeout(DROP_WAIT, Box::pin(dropped)).await;
         self.catalog.set_temporary(None);
         self.context.temporary.replace(None);
-        if let Some(Err(error)) = dropped {
-            tracing::debug!("the temporary tables of a session stay until another one makes some: {error}");
-        }
+        let why = match dropped {
+            Some(Ok(())) => return,
+            Some(Err(error)) => error.to_string(),
+            None => format!("it took longer than {} s", DROP_WAIT.as_secs()),
+        };
+        tracing::debug!("the temporary tables of a session stay until another one makes some: {why}");
+        // A rollback does not fail.
+        let _ = self.end(false).await;
     }
 }

@@ -133,7 +133,7 @@ impl Tls {
         }
     }
 
-    /// As [`Socket::write`].
+    /// Encrypts and writes bytes behind the first `sent`, as [`Socket::write`] does.
     async fn write(&mut self, socket: &Socket, bytes: &[u8], sent: &mut usize) -> io::Result<()> {
         while *sent < bytes.len() {
             *sent += self.connection.writer().write(&bytes[*sent..])?;

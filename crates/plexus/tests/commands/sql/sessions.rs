@@ -9,8 +9,8 @@ use rustix::process::Signal;
 
 use super::*;
 
-/// Reads messages up to the one that a statement can follow. Returns their kinds, with the number and
-/// secret of the session before that of its message, and the SQLSTATE of an error.
+/// Reads messages up to the one that a statement can follow. Returns their kinds, with the number
+/// and secret of the session before that of its message, and the SQLSTATE of an error.
 fn messages(stream: &mut UnixStream) -> (Vec<u8>, String) {
     let (mut kinds, mut state) = (Vec::new(), String::new());
     while kinds.last() != Some(&b'Z') {
