@@ -109,8 +109,9 @@ fn a_node_at_its_limit_of_threads_goes_on() {
 #[test]
 fn a_node_that_the_system_killed_for_lack_of_memory_says_so() {
     let Some(group) = ControlGroup::new("memory") else { return };
-    group.set("memory.limit_in_bytes", 12 << 20);
-    let cluster = Cluster::new(1);
+    // By far too little for the node, and enough for its starters: the system kills the largest.
+    group.set("memory.limit_in_bytes", 96 << 20);
+    let cluster = Cluster::with(1, &["--size-mib", "8", "--cache-mib", "256"], "tester");
     let script = format!("echo $$ > {}/cgroup.procs && exec $P up -C $C", group.0.display());
     let refusal = self::script(&cluster, &script).refusal();
     let reason =
