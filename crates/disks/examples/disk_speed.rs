@@ -116,7 +116,7 @@ fn map() -> Vec<(&'static str, f64)> {
         let (id, server) = (u128::from(number) + 1, NodeId(number / 2));
         DiskEntry::new(&AddedDisk { id, server, failure_group: number / 2, slots })
     };
-    let map = Map::new(1024, MAP_CHUNKS, (0..MAP_DISKS).map(disk).collect()).expect("it has room");
+    let map = Map::new(1024, MAP_CHUNKS, 2, (0..MAP_DISKS).map(disk).collect()).expect("it has room");
     let began = Instant::now();
     let edits = map.edits(None);
     let encoded = began.elapsed();

@@ -135,13 +135,13 @@ fn check_group(group: &GroupText, block_size_kib: u32) -> Result<u64, String> {
             let name = if group.chunk_mib.is_some() { "chunk_mib" } else { "rebuild_after_s" };
             return Err(format!("[group] has {name}, which is only for redundancy = \"mirror2\"; remove it"));
         }
-        Redundancy::Mirror2 if !group.disks.is_empty() => {
-            return Err(
-                "[group] has disks and redundancy = \"mirror2\"; describe each disk in a table [[disk]], and remove `disks`"
-                    .into(),
-            );
+        Redundancy::Mirror2 | Redundancy::Mirror3 if !group.disks.is_empty() => {
+            return Err(format!(
+                "[group] has disks and redundancy = \"{}\"; describe each disk in a table [[disk]], and remove `disks`",
+                group.redundancy
+            ));
         }
-        Redundancy::External | Redundancy::Mirror2 => {}
+        Redundancy::External | Redundancy::Mirror2 | Redundancy::Mirror3 => {}
     }
     for (index, disk) in group.disks.iter().enumerate() {
         if disk.as_os_str().is_empty() {

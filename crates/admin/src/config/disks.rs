@@ -29,9 +29,6 @@ pub const REBUILD_AFTER_S: u32 = 3600;
 /// The most chunks of the group's blocks.
 const MAX_CHUNKS: u64 = plexus_disks::mirror::map::MAX_CHUNKS as u64;
 
-/// The copies of each chunk of a mirrored group.
-const COPIES: u64 = 2;
-
 /// The free slots that a disk of a new cluster has for chunks that move.
 const SPARE_SLOTS: u64 = 2;
 
@@ -43,9 +40,24 @@ pub enum Redundancy {
     External,
     /// Each chunk has two copies, on disks that nodes of different failure groups serve.
     Mirror2,
+    /// Each chunk has three copies.
+    Mirror3,
 }
 
-plexus_base::named! { impl Redundancy as "redundancy" { External "external", Mirror2 "mirror2" } }
+plexus_base::named! {
+    impl Redundancy as "redundancy" { External "external", Mirror2 "mirror2", Mirror3 "mirror3" }
+}
+
+impl Redundancy {
+    /// Returns the copies that the group has of each chunk.
+    pub fn copies(self) -> usize {
+        match self {
+            Self::External => 1,
+            Self::Mirror2 => 2,
+            Self::Mirror3 => 3,
+        }
+    }
+}
 
 /// A disk that a node serves to the others.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
@@ -118,9 +130,10 @@ impl Config {
         }
         let (blocks, redo) = (self.block_chunks(), self.redo_chunks());
         let (hosts, nodes) = (disks_of_host.len().max(1) as u64, self.nodes.len() as u64);
-        let all = COPIES * (blocks + 2 * nodes * redo);
+        let copies = self.redundancy.copies() as u64;
+        let all = copies * (blocks + 2 * nodes * redo);
         // One copy of a node's redo is on its own host.
-        let slots_of_host = all.div_ceil(hosts).max((COPIES * blocks).div_ceil(hosts) + 2 * redo);
+        let slots_of_host = all.div_ceil(hosts).max((copies * blocks).div_ceil(hosts) + 2 * redo);
         let disk = |(node, path): &(String, PathBuf)| {
             let slots = slots_of_host.div_ceil(disks_of_host[&self.host_of(node)]) + SPARE_SLOTS;
             Ok(ServedDiskConfig {
@@ -150,10 +163,10 @@ impl Config {
             return Err(format!("[group] chunk_mib = {}: use 64, 256 or 1024", self.chunk_mib));
         }
         if self.redo_mib == 0 {
-            return Err(
-                "redo_mib = 0: mirror2 needs redo, which names the writes that a lost node has not completed; use at least 16"
-                    .into(),
-            );
+            return Err(format!(
+                "redo_mib = 0: {} needs redo, which names the writes that a lost node has not completed; use at least 16",
+                self.redundancy
+            ));
         }
         if self.block_chunks() > MAX_CHUNKS {
             return Err(format!(
@@ -167,19 +180,21 @@ impl Config {
         }
         disks.iter().enumerate().try_for_each(|(index, disk)| self.check_served_disk(index, disk))?;
         let slots_of_group = self.slots_of_failure_groups();
-        if slots_of_group.len() < COPIES as usize {
+        let copies = self.redundancy.copies();
+        if slots_of_group.len() < copies {
             return Err(format!(
-                "mirror2 needs disks in at least two failure groups, and [[disk]] has {}; add a disk of another host",
+                "{} needs disks in at least {copies} failure groups, and [[disk]] has {}; add a disk of another host",
+                self.redundancy,
                 slots_of_group.len()
             ));
         }
         let chunks = self.block_chunks() + self.nodes.len() as u64 * self.redo_chunks();
         // A failure group holds at most one copy of each chunk.
         let usable: u64 = slots_of_group.values().map(|slots| chunks.min(*slots)).sum();
-        match (COPIES * chunks).saturating_sub(usable) {
+        match (copies as u64 * chunks).saturating_sub(usable) {
             0 => Ok(()),
             missing => Err(format!(
-                "[[disk]]: two copies of the blocks and redo streams ({chunks} chunks of {} MiB) need {} MiB more in different failure groups; enlarge the smaller disks or add one",
+                "[[disk]]: {copies} copies of the blocks and redo streams ({chunks} chunks of {} MiB) need {} MiB more in different failure groups; enlarge the smaller disks or add one",
                 self.chunk_mib,
                 missing * u64::from(self.chunk_mib)
             )),
@@ -232,10 +247,7 @@ impl Config {
 
 /// Reads the redundancy of the group.
 pub(super) fn redundancy<'de, D: Deserializer<'de>>(from: D) -> Result<Redundancy, D::Error> {
-    match String::deserialize(from)?.as_str() {
-        "mirror3" => Err(D::Error::custom("redundancy `mirror3` is not supported yet: use mirror2")),
-        name => name.parse().map_err(D::Error::custom),
-    }
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
 
 fn id<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {

@@ -152,8 +152,8 @@ fn shared_disks(config: &Config) -> String {
 /// Returns the redundancy of a mirrored group, and the tables of the disks that nodes serve.
 fn served_disks(config: &Config) -> String {
     let mut text = format!(
-        "# Where the blocks are: with \"external\" in files that every node opens; with \"mirror2\" twice, on disks in different\n\
-         # failure groups. Fixed for the incarnation of the disk group.\nredundancy = \"{}\"\n\
+        "# Where the blocks are: with \"external\" in files that every node opens; with \"mirror2\" or \"mirror3\" so often, on\n\
+         # disks in different failure groups. Fixed for the incarnation of the disk group.\nredundancy = \"{}\"\n\
          # MiB of a chunk, the unit of placement: 64, 256 or 1024. Fixed for the incarnation of the disk group.\nchunk_mib = {}\n\
          # Seconds after which the chunks of a disk that is away get new copies on other disks, if these have room; 0: never.\nrebuild_after_s = {}\n\n\
          # The disks, each on the host of the node that serves it to the others; their order is fixed. Relative paths start at the\n\

@@ -232,9 +232,13 @@ fn each_mistake_in_served_disks_has_its_line() {
         (
             "\"mirror2\"",
             "\"mirror3\"",
-            "/c1/cluster.toml:14: redundancy `mirror3` is not supported yet: use mirror2",
+            "mirror3 needs disks in at least 3 failure groups, and [[disk]] has 2",
         ),
-        ("\"mirror2\"", "\"raid\"", "unknown redundancy `raid`: use one of external, mirror2"),
+        (
+            "\"mirror2\"",
+            "\"raid\"",
+            "/c1/cluster.toml:14: unknown redundancy `raid`: use one of external, mirror2, mirror3",
+        ),
         (
             "redundancy = \"mirror2\"",
             "disks = [\"d\"]",
@@ -318,10 +322,7 @@ fn each_mistake_in_served_disks_has_its_line() {
         .replace("size_mib = 130", "size_mib = 130\nfailure_group = \"b\"")
         .replace("rack \\\"1\\\"", "b");
     let line = parse(&one_group).unwrap_err().to_string();
-    assert!(
-        line.contains("mirror2 needs disks in at least two failure groups, and [[disk]] has 1"),
-        "{line}"
-    );
+    assert!(line.contains("mirror2 needs disks in at least 2 failure groups, and [[disk]] has 1"), "{line}");
     // More room in a failure group than for one copy of each chunk does not help.
     let more = good.replace("size_mib = 256", "size_mib = 2560").replace("size_mib = 130", "size_mib = 64");
     assert!(parse(&more).unwrap_err().to_string().contains("need 64 MiB more"));

@@ -20,7 +20,7 @@ mod moves;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, ops::RangeInclusive, sync::Arc};
 
 pub use self::change::{AddedDisk, MapChange, MapRefusal};
 
@@ -41,8 +41,8 @@ const MAX_SLOTS: u32 = 1 << 24;
 /// The bytes of a unit: striping, dirty bits and holds.
 pub const UNIT_BYTES: u32 = 1 << 20;
 
-/// The copies of a chunk.
-pub const COPIES: usize = 2;
+/// The numbers of copies that the chunks of a group can have.
+pub const COPIES: RangeInclusive<usize> = 2..=3;
 
 /// The chunks of blocks in one entry: as many as one value of the registry has room for.
 const CHUNKS_PER_PIECE: u32 = 4096;
@@ -145,7 +145,8 @@ pub struct Copy {
 
 wire::layout! {
     struct Head: 24 {
-        format: u32, chunk_mib: u32, disks: u32, chunks: u32, stream_chunks: u32, is_balancing: bool, zeros: Zeros<3>
+        format: u32, chunk_mib: u32, disks: u32, chunks: u32, stream_chunks: u32, is_balancing: bool,
+        has_three_copies: bool, zeros: Zeros<2>
     }
     impl DiskEntry: 80 {
         id: u128, server: NodeId, failure_group: u8, state: DiskState, copies_whole: bool, slots: u32, since: u64,
@@ -211,11 +212,12 @@ pub type MapEdit = (String, u64, Option<Vec<u8>>);
 pub struct Map {
     version: u64,
     chunk_mib: u32,
+    copies_of_chunk: usize,
     chunks: u32,
     disks: Vec<DiskEntry>,
     pieces: Vec<Piece>,
     streams: BTreeMap<String, Stream>,
-    of_streams: BTreeMap<ChunkId, (u64, [Copy; COPIES])>,
+    of_streams: BTreeMap<ChunkId, (u64, Box<[Copy]>)>,
     /// The number of the next chunk of a stream.
     stream_chunks: u32,
     is_balancing: bool,
@@ -224,21 +226,28 @@ pub struct Map {
 }
 
 impl Map {
-    /// Makes the map of a new group with `chunks` chunks of blocks. All disks are current, because
-    /// all are zero.
+    /// Makes the map of a new group with `chunks` chunks of blocks, each with so many of the
+    /// [`COPIES`]. All disks are current, because all are zero.
     ///
     /// # Errors
-    /// The disks have no room for two copies of each in different failure groups.
-    pub fn new(chunk_mib: u32, chunks: u32, disks: Vec<DiskEntry>) -> Result<Self, MapRefusal> {
-        assert!(disks.len() <= MAX_DISKS && chunks <= MAX_CHUNKS, "the configuration was checked");
-        let mut map = Self::of(0, &Head::new(chunk_mib, disks.len(), chunks), disks);
+    /// The disks have no room for all copies of each in different failure groups.
+    pub fn new(
+        chunk_mib: u32,
+        chunks: u32,
+        copies_of_chunk: usize,
+        disks: Vec<DiskEntry>,
+    ) -> Result<Self, MapRefusal> {
+        let is_checked =
+            disks.len() <= MAX_DISKS && chunks <= MAX_CHUNKS && COPIES.contains(&copies_of_chunk);
+        assert!(is_checked, "the configuration was checked");
+        let mut map = Self::of(0, &Head::new(chunk_mib, copies_of_chunk, disks.len(), chunks), disks);
         let mut copies = Vec::new();
         let mut free = map.free_slots();
         for _ in 0..chunks {
-            copies.extend(map.place(&mut free, None).ok_or(MapRefusal::NoRoom { chunks })?);
+            copies.extend(map.place(&mut free, None).ok_or_else(|| map.no_room(chunks))?);
         }
         map.note_used(&copies);
-        let pieces = copies.chunks(CHUNKS_PER_PIECE as usize * COPIES);
+        let pieces = copies.chunks(map.copies_of_piece());
         map.pieces = pieces.map(|copies| Piece { version: NOW, copies: copies.into() }).collect();
         Ok(map)
     }
@@ -247,6 +256,7 @@ impl Map {
         Self {
             version,
             chunk_mib: head.chunk_mib,
+            copies_of_chunk: if head.has_three_copies { 3 } else { 2 },
             chunks: head.chunks,
             disks,
             pieces: Vec::new(),
@@ -269,6 +279,17 @@ impl Map {
     #[must_use]
     pub fn chunk_bytes(&self) -> u64 {
         u64::from(self.chunk_mib) << 20
+    }
+
+    /// Returns the number of copies that each chunk has.
+    #[must_use]
+    pub fn copies_of_chunk(&self) -> usize {
+        self.copies_of_chunk
+    }
+
+    /// Returns the number of copies in a whole entry.
+    fn copies_of_piece(&self) -> usize {
+        CHUNKS_PER_PIECE as usize * self.copies_of_chunk
     }
 
     /// Returns the number of chunks of blocks.
@@ -324,19 +345,24 @@ impl Map {
 
     /// Returns the copies of a chunk, without the new one of a chunk that moves.
     #[must_use]
-    pub fn copies(&self, chunk: ChunkId) -> Option<[Copy; COPIES]> {
+    pub fn copies(&self, chunk: ChunkId) -> Option<&[Copy]> {
         if chunk.is_of_stream() {
-            return self.of_streams.get(&chunk).map(|(_, copies)| *copies);
+            return self.of_streams.get(&chunk).map(|(_, copies)| &**copies);
         }
         let piece = self.pieces.get((chunk.0 / CHUNKS_PER_PIECE) as usize)?;
-        let at = (chunk.0 % CHUNKS_PER_PIECE) as usize * COPIES;
-        piece.copies.get(at..at + COPIES)?.try_into().ok()
+        let at = (chunk.0 % CHUNKS_PER_PIECE) as usize * self.copies_of_chunk;
+        piece.copies.get(at..at + self.copies_of_chunk)
+    }
+
+    /// Returns the same, and nothing for a chunk that the group has not.
+    fn all_of(&self, chunk: ChunkId) -> impl Iterator<Item = Copy> {
+        self.copies(chunk).unwrap_or_default().iter().copied()
     }
 
     /// Returns all copies of a chunk with their states. The new one of a chunk that moves is
     /// syncing: its disk is current.
     fn with_states(&self, chunk: ChunkId) -> impl Iterator<Item = (Copy, DiskState)> {
-        let copies = self.copies(chunk).into_iter().flatten().map(|copy| (copy, self.state(copy.disk)));
+        let copies = self.all_of(chunk).map(|copy| (copy, self.state(copy.disk)));
         copies.chain(self.moves.get(&chunk).map(|moved| (moved.to, DiskState::Syncing)))
     }
 
@@ -348,8 +374,7 @@ impl Map {
 
     /// Returns the copies of a chunk that can be read.
     pub fn current_copies(&self, chunk: ChunkId) -> impl Iterator<Item = Copy> {
-        let copies = self.copies(chunk).into_iter().flatten();
-        copies.filter(|copy| self.state(copy.disk) == DiskState::Current)
+        self.all_of(chunk).filter(|copy| self.state(copy.disk) == DiskState::Current)
     }
 
     /// Returns the slot of a chunk on a disk, and the state of that copy.
@@ -362,7 +387,7 @@ impl Map {
     /// Returns true if a copy of the chunk gets no writes.
     #[must_use]
     pub fn has_stale_copy(&self, chunk: ChunkId) -> bool {
-        self.copies(chunk).into_iter().flatten().any(|copy| self.state(copy.disk) == DiskState::Stale)
+        self.all_of(chunk).any(|copy| self.state(copy.disk) == DiskState::Stale)
     }
 
     /// Returns the last version at which a chunk or one of its disks changed.
@@ -380,8 +405,7 @@ impl Map {
     /// Returns the chunks that have a copy on a disk, those of streams first.
     pub fn chunks_on(&self, disk: DiskNumber) -> impl Iterator<Item = ChunkId> {
         let streams = self.of_streams.keys().copied();
-        let has_copy =
-            move |chunk: &ChunkId| self.copies(*chunk).into_iter().flatten().any(|copy| copy.disk == disk);
+        let has_copy = move |chunk: &ChunkId| self.all_of(*chunk).any(|copy| copy.disk == disk);
         streams.chain((0..self.chunks).map(ChunkId)).filter(has_copy)
     }
 
@@ -389,7 +413,7 @@ impl Map {
     #[must_use]
     pub fn stream(&self, name: &str) -> Option<Vec<ChunkId>> {
         let Stream { first, piece } = self.streams.get(name)?;
-        Some((first.0..).map(ChunkId).take(piece.copies.len() / COPIES).collect())
+        Some((first.0..).map(ChunkId).take(piece.copies.len() / self.copies_of_chunk).collect())
     }
 
     /// Returns the names of all streams.
@@ -476,7 +500,8 @@ impl Map {
         map.pieces = pieces.into_values().collect();
         streams.into_iter().for_each(|(name, stream)| map.add_stream(name, stream));
         let known: usize = map.pieces.iter().map(|piece| piece.copies.len()).sum();
-        let is_complete = known == map.chunks as usize * COPIES;
+        let is_complete = known == map.chunks as usize * map.copies_of_chunk
+            && map.streams.values().all(|stream| stream.piece.copies.len() % map.copies_of_chunk == 0);
         let is_placed = |copy: Copy| map.disk(copy.disk).is_some_and(|disk| copy.slot < disk.slots);
         let moves = map.moves.values().all(|moved| {
             map.copies(moved.chunk).is_some_and(|copies| {
@@ -491,21 +516,23 @@ impl Map {
         }
     }
 
-    /// Returns true if no two copies have the same place, and no chunk two copies on a disk.
+    /// Returns true if no two copies have the same place, and no chunk has two on a disk.
     fn has_distinct_places(&self) -> bool {
         let mut used: Vec<_> = self.all_copies().collect();
         used.sort_unstable();
         let pieces = self.pieces.iter().chain(self.streams.values().map(|stream| &stream.piece));
-        let mut chunks = pieces.flat_map(|piece| piece.copies.chunks(COPIES));
+        let mut chunks = pieces.flat_map(|piece| piece.copies.chunks(self.copies_of_chunk));
+        let is_alone =
+            |copies: &[Copy], copy: &Copy| copies.iter().filter(|other| other.disk == copy.disk).count() == 1;
         used.windows(2).all(|pair| pair[0] != pair[1])
-            && chunks.all(|copies| copies[0].disk != copies[1].disk)
+            && chunks.all(|copies| copies.iter().all(|copy| is_alone(copies, copy)))
     }
 
     fn encode_group(&self) -> Vec<u8> {
         let head = Head {
             stream_chunks: self.stream_chunks,
             is_balancing: self.is_balancing,
-            ..Head::new(self.chunk_mib, self.disks.len(), self.chunks)
+            ..Head::new(self.chunk_mib, self.copies_of_chunk, self.disks.len(), self.chunks)
         };
         let mut writer = Writer::with(&head, GROUP_BYTES);
         for disk in &self.disks {
@@ -542,9 +569,8 @@ impl Map {
 
     fn add_stream(&mut self, name: String, stream: Stream) {
         let Stream { first, piece } = &stream;
-        for (chunk, copies) in (first.0..).zip(piece.copies.chunks(COPIES)) {
-            let copies: [Copy; COPIES] = copies.try_into().expect("whole chunks");
-            self.of_streams.insert(ChunkId(chunk), (piece.version, copies));
+        for (chunk, copies) in (first.0..).zip(piece.copies.chunks(self.copies_of_chunk)) {
+            self.of_streams.insert(ChunkId(chunk), (piece.version, copies.into()));
         }
         self.streams.insert(name, stream);
     }
@@ -565,6 +591,10 @@ impl Map {
         }
     }
 
+    fn no_room(&self, chunks: u32) -> MapRefusal {
+        MapRefusal::NoRoom { chunks, copies: self.copies_of_chunk }
+    }
+
     fn all_copies(&self) -> impl Iterator<Item = Copy> {
         let pieces = self.pieces.iter().chain(self.streams.values().map(|stream| &stream.piece));
         let copies = pieces.flat_map(|piece| piece.copies.iter().copied());
@@ -583,9 +613,9 @@ impl Map {
 
     /// Takes a free slot for each copy of a chunk, from the disks with the most free ones, in
     /// different failure groups; the first one on disk `own`, if it has one.
-    fn place(&self, free: &mut [Vec<u32>], own: Option<DiskNumber>) -> Option<[Copy; COPIES]> {
+    fn place(&self, free: &mut [Vec<u32>], own: Option<DiskNumber>) -> Option<Vec<Copy>> {
         let mut copies: Vec<Copy> = Vec::new();
-        while copies.len() < COPIES {
+        while copies.len() < self.copies_of_chunk {
             let is_new = |disk: &DiskEntry| {
                 let groups =
                     copies.iter().filter_map(|copy| self.disk(copy.disk)).map(|disk| disk.failure_group);
@@ -607,14 +637,22 @@ impl Map {
             })?;
             copies.push(Copy { disk, slot: free[disk.index()].pop()? });
         }
-        copies.try_into().ok()
+        Some(copies)
     }
 }
 
 impl Head {
-    fn new(chunk_mib: u32, disks: usize, chunks: u32) -> Self {
-        let (disks, stream_chunks, is_balancing) = (disks as u32, 0, false);
-        Self { format: FORMAT, chunk_mib, disks, chunks, stream_chunks, is_balancing, zeros: Zeros }
+    fn new(chunk_mib: u32, copies_of_chunk: usize, disks: usize, chunks: u32) -> Self {
+        Self {
+            format: FORMAT,
+            chunk_mib,
+            disks: disks as u32,
+            chunks,
+            stream_chunks: 0,
+            is_balancing: false,
+            has_three_copies: copies_of_chunk == 3,
+            zeros: Zeros,
+        }
     }
 }
 
@@ -677,7 +715,6 @@ fn decode_copies(value: &[u8]) -> Result<Arc<[Copy]>, DecodeError> {
             require(copy.disk.index() < MAX_DISKS && copy.slot < MAX_SLOTS, "place of a copy")?;
             copies.push(copy);
         }
-        require(copies.len().is_multiple_of(COPIES), "number of copies")?;
         Ok(copies.into())
     })
 }

@@ -62,7 +62,7 @@ impl Nodes {
             let (id, server) = (u128::from(number) + 1, NodeId(number));
             DiskEntry::new(&AddedDisk { id, server, failure_group: number, slots: 4 })
         };
-        let map = Map::new(64, 2, vec![disk(0), disk(1)]).unwrap();
+        let map = Map::new(64, 2, 2, vec![disk(0), disk(1)]).unwrap();
         nodes.commit(&map, None);
         nodes
     }

@@ -41,9 +41,12 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1, requires = "host", value_name = "NODES", value_parser = clap::value_parser!(u8).range(1..=MAX_NODES as i64))]
     nodes_per_host: u8,
     /// Directory on storage that all machines share, for the disks of the group. Without it, two
-    /// machines or more keep two copies of each block on disks of their own.
+    /// machines or more keep copies of each block on disks of their own.
     #[arg(long, requires = "host", value_name = "DIR")]
     shared: Option<PathBuf>,
+    /// Copies of each block, each on a disk of another machine: 2 or 3.
+    #[arg(long, default_value_t = 2, requires = "host", conflicts_with = "shared", value_parser = clap::value_parser!(u8).range(2..=3))]
+    copies: u8,
     /// Path of a disk on a machine, absolute or relative to the directory of the cluster there; may
     /// be repeated [default: `disks/0` on each machine].
     #[arg(long, requires = "host", conflicts_with = "shared", value_name = "HOST=PATH", value_parser = hosts::disk)]

@@ -27,20 +27,22 @@ impl Servers {
     }
 
     /// Makes a cluster with these arguments, and gives each server its copy of the configuration.
+    /// With three copies of each block the third server has a disk, too.
     pub(crate) fn init(args: &[&str]) -> Self {
+        let (copies, third) = if args.contains(&"--copies") { (3, "--host") } else { (2, "--witness") };
         static MADE: AtomicU8 = AtomicU8::new(0);
         let [a, b, ..] = std::process::id().to_le_bytes();
         let last = 250 - 4 * MADE.fetch_add(1, Relaxed);
         let address = |host: u8| format!("{}=127.{b}.{a}.{}", HOSTS[usize::from(host)], last + host);
         let servers = Self(tempfile::tempdir().unwrap());
         HOSTS.iter().for_each(|host| fs::create_dir_all(servers.dir(host).parent().unwrap()).unwrap());
-        let hosts =
-            ["--host", &address(0), "--host", &address(1), "--witness", &address(2), "--port", "7700"];
+        let hosts = ["--host", &address(0), "--host", &address(1), third, &address(2), "--port", "7700"];
         let sizes = ["--size-mib", "64", "--cache-mib", "8", "--redo-mib", "16"];
         let init = run(["init", servers.dir("a").to_str().unwrap()]).args(hosts).args(sizes);
         let init = init.args(args.iter().copied());
         let said = init.env("PLEXUS_HOST", "a").env("USER", "tester").said().ok();
-        assert!(said.contains("redundancy mirror2") && said.contains("served by n2"), "{said}");
+        let expected = format!("redundancy mirror{copies}: {copies} copies of each chunk of 64 MiB");
+        assert!(said.contains(&expected) && said.contains("served by n2"), "{said}");
         for host in &HOSTS[1..] {
             fs::create_dir_all(servers.dir(host).join("keys")).unwrap();
             let keys = fs::read_dir(servers.dir("a").join("keys")).unwrap();
@@ -175,6 +177,46 @@ fn a_server_is_lost_with_its_disk_and_returns_and_all_lose_power() {
         logs.map(|log| log.matches("gets no more writes").count()).sum::<usize>()
     });
     assert_eq!(marked.iter().sum::<usize>(), 2, "a disk is marked when its host is lost alone: {marked:?}");
+}
+
+/// One host is lost while the disk of another one is out of use: the third has everything.
+#[test]
+fn with_three_copies_two_disks_may_be_missing() {
+    let servers = Servers::init(&["--copies", "3"]);
+    servers.start(&HOSTS);
+    servers.sql("a", "create table t (id int primary key, item text)").ok();
+    let insert = |host: &str, from: u32| {
+        let rows: Vec<_> = (from..from + 500).map(|id| format!("({id}, 'item {id}')")).collect();
+        servers.sql(host, &format!("insert into t values {}", rows.join(", "))).ok();
+    };
+    let disk = |words: &str| servers.on("a", "disk").args(words.split(' ')).said();
+    insert("a", 0);
+    servers.lose(&["b"]);
+    insert("w", 500);
+    disk("offline 2").ok();
+    insert("a", 1000);
+    let refused = disk("offline 0").err;
+    assert!(refused.contains("would have no current copy without disk 0"), "{refused}");
+    // The bits of the only disk say what each of the two has missed, whichever is copied first.
+    servers.start(&["b"]);
+    insert("b", 1500);
+    let status = || Value::from(servers.on("a", "status").said().out);
+    let is_back = |status: &Value| !status.as_str().unwrap().contains("disk 1");
+    until("the disk of b has everything", status, is_back);
+    insert("b", 2000);
+    disk("online 2").ok();
+    servers.until_whole();
+    let scrubbed = disk("scrub").ok();
+    assert!(scrubbed.contains("no difference"), "{scrubbed}");
+    // Each of the two has everything by itself.
+    for other in [1, 2] {
+        disk("offline 0").ok();
+        disk(&format!("offline {other}")).ok();
+        assert!(servers.count("w").contains("2500"), "{}", servers.count("w"));
+        disk("online 0").ok();
+        disk(&format!("online {other}")).ok();
+        servers.until_whole();
+    }
 }
 
 /// The witness gets a disk, a server loses its one, and everything goes on.

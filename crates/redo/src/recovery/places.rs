@@ -12,7 +12,7 @@ use plexus_disks::{
     Device, DiskError, Extents,
     mirror::{
         Mirror, MirrorStream,
-        map::{COPIES, MapChange, MapRefusal},
+        map::{MapChange, MapRefusal},
         protocol::DiskRefusal,
     },
 };
@@ -83,7 +83,10 @@ impl StreamPlaces {
     pub(super) fn open_copies(&self, path: &Path) -> Result<Vec<Arc<dyn Device>>, DiskError> {
         match self {
             Self::Directory(_) => Ok(vec![self.open(path)?]),
-            Self::Group(_) => (0..COPIES).map(|copy| self.open_copy(path, Some(copy))).collect(),
+            Self::Group(mirror) => {
+                let copies = mirror.wait_for_map()?.copies_of_chunk();
+                (0..copies).map(|copy| self.open_copy(path, Some(copy))).collect()
+            }
         }
     }
 

@@ -3,8 +3,8 @@
 use plexus_base::NodeId;
 
 use super::{
-    CHUNKS_PER_PIECE, COPIES, ChunkId, Copy, DiskEntry, DiskNumber, DiskState, MAX_CHUNKS, MAX_DISKS,
-    MAX_SLOTS, Map, Move, NOW, OF_STREAM, Piece, Stream,
+    ChunkId, Copy, DiskEntry, DiskNumber, DiskState, MAX_CHUNKS, MAX_DISKS, MAX_SLOTS, Map, Move, NOW,
+    OF_STREAM, Piece, Stream,
 };
 
 /// A disk that comes into the group.
@@ -98,11 +98,13 @@ pub enum MapRefusal {
         /// Its state.
         state: DiskState,
     },
-    /// There are no free slots on disks of two failure groups.
-    #[error("no room for {chunks} more chunks with {COPIES} copies in different failure groups: add a disk")]
+    /// There are no free slots on disks of enough failure groups.
+    #[error("no room for {chunks} more chunks with {copies} copies in different failure groups: add a disk")]
     NoRoom {
         /// The number of chunks.
         chunks: u32,
+        /// The number of copies of each.
+        copies: usize,
     },
     /// The stream exists.
     #[error("the redo stream {0} exists")]
@@ -272,7 +274,7 @@ impl Map {
             free.retain(|slot| *slot >= disk.unused_from);
         }
         let copies = (0..chunks).map(|_| self.place(&mut free, own));
-        let copies = copies.collect::<Option<Vec<_>>>().ok_or(MapRefusal::NoRoom { chunks })?;
+        let copies = copies.collect::<Option<Vec<_>>>().ok_or_else(|| self.no_room(chunks))?;
         let copies: Vec<_> = copies.into_iter().flatten().collect();
         self.note_used(&copies);
         Ok(copies)
@@ -283,7 +285,7 @@ impl Map {
         let new = new.ok_or(MapRefusal::SizeOfGroup { chunks: self.chunks })?;
         let mut copies = &self.place_new(new, None)?[..];
         let disks: Vec<_> = copies.iter().map(|copy| copy.disk).collect();
-        let per_piece = CHUNKS_PER_PIECE as usize * COPIES;
+        let per_piece = self.copies_of_piece();
         if let Some(last) = self.pieces.last_mut().filter(|last| last.copies.len() < per_piece) {
             let (here, rest) = copies.split_at(copies.len().min(per_piece - last.copies.len()));
             *last = Piece { version: NOW, copies: last.copies.iter().chain(here).copied().collect() };

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    AddedDisk, CHUNKS_PER_PIECE, COPIES, ChunkId, Copy, DiskEntry, DiskNumber, DiskState, MAX_DISKS, Map,
-    MapChange, MapRefusal, Move, NOW, Piece,
+    AddedDisk, CHUNKS_PER_PIECE, ChunkId, Copy, DiskEntry, DiskNumber, DiskState, MAX_DISKS, Map, MapChange,
+    MapRefusal, Move, NOW, Piece,
 };
 
 /// The most chunks that move at a time. The registry saves all its contents at a change: with this
@@ -39,9 +39,10 @@ impl Map {
 
     /// Changes the copies of a chunk, and the version of its piece.
     fn change_copies(&mut self, chunk: ChunkId, change: impl Fn(Copy) -> Copy) {
+        let count = self.copies_of_chunk;
         let changed = |piece: &mut Piece, index: u32| {
-            let at = index as usize * COPIES;
-            let is_it = |place: usize| (at..at + COPIES).contains(&place);
+            let at = index as usize * count;
+            let is_it = |place: usize| (at..at + count).contains(&place);
             let copies = piece.copies.iter().enumerate();
             let copies = copies.map(|(place, copy)| if is_it(place) { change(*copy) } else { *copy });
             *piece = Piece { version: NOW, copies: copies.collect() };
@@ -52,7 +53,7 @@ impl Map {
             return changed(piece, chunk.0 % CHUNKS_PER_PIECE);
         }
         let has = |first: ChunkId, piece: &Piece| {
-            chunk.0.checked_sub(first.0).filter(|index| (*index as usize) < piece.copies.len() / COPIES)
+            chunk.0.checked_sub(first.0).filter(|index| (*index as usize) < piece.copies.len() / count)
         };
         let mut streams = self.streams.iter();
         let found =
@@ -158,7 +159,7 @@ impl Map {
         let refused = Err(MapRefusal::CannotMove(chunk));
         let Some(copies) = self.copies(chunk) else { return refused };
         let others = || copies.iter().filter(|copy| copy.disk != from);
-        let is_sound = others().count() + 1 == COPIES
+        let is_sound = others().count() + 1 == self.copies_of_chunk
             && others().all(|copy| self.state(copy.disk) == DiskState::Current)
             && !self.moves.contains_key(&chunk)
             && self.all_copies().all(|copy| copy != to);
@@ -189,9 +190,8 @@ impl Map {
             let moved = self.moves.get(chunk);
             let place =
                 |copy: Copy| moved.filter(|moved| moved.from == copy.disk).map_or(copy, |moved| moved.to);
-            let mut copies: Vec<_> =
-                self.copies(*chunk).into_iter().flatten().map(place).filter(stays).collect();
-            while copies.len() < COPIES {
+            let mut copies: Vec<_> = self.all_of(*chunk).map(place).filter(stays).collect();
+            while copies.len() < self.copies_of_chunk {
                 let Some(copy) = self.emptiest(&copies, None, &mut free) else { return false };
                 copies.push(copy);
             }
@@ -255,8 +255,7 @@ impl Map {
 
     /// Returns the move of a copy from a disk, if it may move now.
     fn may_move(&self, chunk: ChunkId, from: DiskNumber, free: &mut [Vec<u32>]) -> Option<Move> {
-        let others = self.copies(chunk)?.into_iter().filter(|copy| copy.disk != from);
-        let others: Vec<_> = others.collect();
+        let others: Vec<_> = self.all_of(chunk).filter(|copy| copy.disk != from).collect();
         if !others.iter().all(|copy| self.state(copy.disk) == DiskState::Current) {
             return None;
         }

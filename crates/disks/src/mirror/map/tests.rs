@@ -24,22 +24,42 @@ fn every_chunk_has_copies_in_different_failure_groups_also_of_uneven_hosts() {
     for all in [&[(0, 130), (1, 130)][..], &uneven, &[(0, 300), (1, 100), (2, 200)]] {
         let slots: u32 = all.iter().map(|(_, slots)| slots).sum();
         let chunks = slots / 2 - 5;
-        let map = Map::new(64, chunks, disks(all)).unwrap();
+        let map = Map::new(64, chunks, 2, disks(all)).unwrap();
         let mut used = std::collections::BTreeSet::new();
         for chunk in (0..chunks).map(ChunkId) {
-            let [one, other] = map.copies(chunk).unwrap();
+            let [one, other] = *map.copies(chunk).unwrap() else { panic!("{chunk:?}") };
             let group = |copy: Copy| map.disk(copy.disk).unwrap().failure_group;
             assert_ne!(group(one), group(other), "{chunk:?}");
             assert!(used.insert(one) && used.insert(other), "{chunk:?}: a slot twice");
         }
-        let none = Map::new(64, slots / 2 + 1, disks(all));
+        let none = Map::new(64, slots / 2 + 1, 2, disks(all));
         assert!(matches!(none, Err(MapRefusal::NoRoom { .. })), "{none:?}");
     }
 }
 
 #[test]
+fn three_copies_are_in_three_failure_groups_and_two_of_them_may_be_lost() {
+    let all = disks(&[(0, 30), (1, 20), (2, 9), (2, 9), (3, 30)]);
+    let map = stored(&Map::new(64, 20, 3, all).unwrap(), 4);
+    let grown = stored(&map.with(&MapChange::GrowGroup(22)).unwrap(), 5);
+    let stream = MapChange::Stream { name: "n3.0".into(), node: NodeId(2), chunks: 2 };
+    let map = stored(&grown.with(&stream).unwrap(), 6);
+    let chunks = (0..22).map(ChunkId).chain(map.stream("n3.0").unwrap());
+    for chunk in chunks.clone() {
+        let groups = map.copies(chunk).unwrap().iter().map(|copy| map.disk(copy.disk).unwrap().failure_group);
+        assert_eq!(groups.collect::<std::collections::BTreeSet<_>>().len(), 3, "{chunk:?}");
+    }
+    assert_eq!(chunks.count(), 24);
+    let two = map.with(&MapChange::Stale(vec![DiskNumber(0), DiskNumber(1)])).unwrap();
+    let three = two.with(&MapChange::Stale(vec![DiskNumber(4)]));
+    assert!(matches!(three, Err(MapRefusal::LastCopy { .. })), "{three:?}");
+    let fewer = Map::new(64, 1, 3, disks(&[(0, 9), (1, 9), (1, 9)]));
+    assert_eq!(fewer, Err(MapRefusal::NoRoom { chunks: 1, copies: 3 }));
+}
+
+#[test]
 fn a_stream_has_a_copy_on_the_disk_of_its_node() {
-    let map = stored(&Map::new(64, 2, disks(&[(0, 9), (1, 9), (2, 9)])).unwrap(), 4);
+    let map = stored(&Map::new(64, 2, 2, disks(&[(0, 9), (1, 9), (2, 9)])).unwrap(), 4);
     let stream = MapChange::Stream { name: "n3.0".into(), node: NodeId(2), chunks: 3 };
     let next = stored(&map.with(&stream).unwrap(), 5);
     let chunks = next.stream("n3.0").unwrap();
@@ -50,7 +70,7 @@ fn a_stream_has_a_copy_on_the_disk_of_its_node() {
 
 #[test]
 fn the_last_current_copy_stays() {
-    let map = stored(&Map::new(64, 2, disks(&[(0, 9), (1, 9)])).unwrap(), 4);
+    let map = stored(&Map::new(64, 2, 2, disks(&[(0, 9), (1, 9)])).unwrap(), 4);
     let without = stored(&map.with(&MapChange::Stale(vec![DiskNumber(1)])).unwrap(), 7);
     let entry = without.disk(DiskNumber(1)).unwrap();
     assert_eq!((entry.state, entry.since, entry.changed), (DiskState::Stale, 7, 7));
@@ -66,7 +86,7 @@ fn the_last_current_copy_stays() {
 
 #[test]
 fn chunks_move_until_all_disks_are_equally_full_or_one_is_empty() {
-    let mut map = stored(&Map::new(64, 40, disks(&[(0, 60), (1, 60)])).unwrap(), 4);
+    let mut map = stored(&Map::new(64, 40, 2, disks(&[(0, 60), (1, 60)])).unwrap(), 4);
     let mut version = 4;
     let mut make = |map: &mut Map, change: &MapChange| {
         version += 1;
@@ -98,12 +118,12 @@ fn chunks_move_until_all_disks_are_equally_full_or_one_is_empty() {
     // Streams get slots that were never used.
     make(&mut map, &MapChange::Stream { name: "n1.0".into(), node: NodeId(0), chunks: 20 });
     let full = MapChange::Stream { name: "n1.1".into(), node: NodeId(0), chunks: 1 };
-    assert_eq!(map.with(&full), Err(MapRefusal::NoRoom { chunks: 1 }));
+    assert_eq!(map.with(&full), Err(MapRefusal::NoRoom { chunks: 1, copies: 2 }));
 }
 
 #[test]
 fn a_group_grows_in_slots_that_were_never_used() {
-    let mut map = stored(&Map::new(64, 3, disks(&[(0, 9), (1, 9)])).unwrap(), 4);
+    let mut map = stored(&Map::new(64, 3, 2, disks(&[(0, 9), (1, 9)])).unwrap(), 4);
     let two = DiskNumber(1);
     let grow = |slots| MapChange::Grow { disk: two, id: 2, slots };
     assert_eq!(map.with(&grow(9)), Err(MapRefusal::NotLarger { disk: two, slots: 9 }));
@@ -113,10 +133,10 @@ fn a_group_grows_in_slots_that_were_never_used() {
     assert_eq!(map.with(&most), Err(MapRefusal::SizeOfGroup { chunks: 3 }));
     // A disk alone has no room for two copies.
     map = stored(&map.with(&grow(10_000)).unwrap(), 5);
-    assert_eq!(map.with(&MapChange::GrowGroup(10)), Err(MapRefusal::NoRoom { chunks: 7 }));
+    assert_eq!(map.with(&MapChange::GrowGroup(10)), Err(MapRefusal::NoRoom { chunks: 7, copies: 2 }));
     map = stored(&map.with(&MapChange::Grow { disk: DiskNumber(0), id: 1, slots: 10_000 }).unwrap(), 6);
     // A slot that was used once is free again, and not zero.
-    let [one, _] = map.copies(ChunkId(0)).unwrap();
+    let one = map.copies(ChunkId(0)).unwrap()[0];
     map.disks[one.disk.index()].unused_from = 8;
     let before = map.all_copies().count();
     // Into the next entry and the one after it.
@@ -135,8 +155,8 @@ fn a_group_grows_in_slots_that_were_never_used() {
 
 #[test]
 fn a_chunk_moves_only_while_its_other_copy_is_current() {
-    let map = stored(&Map::new(64, 1, disks(&[(0, 9), (1, 9), (2, 9)])).unwrap(), 4);
-    let [one, other] = map.copies(ChunkId(0)).unwrap();
+    let map = stored(&Map::new(64, 1, 2, disks(&[(0, 9), (1, 9), (2, 9)])).unwrap(), 4);
+    let [one, other] = *map.copies(ChunkId(0)).unwrap() else { panic!("two copies") };
     let third = map.disks().map(|(number, _)| number).find(|disk| ![one.disk, other.disk].contains(disk));
     let to = Copy { disk: third.unwrap(), slot: 5 };
     let moves = |from| MapChange::Move(vec![Move::new(ChunkId(0), from, to)]);
@@ -153,7 +173,7 @@ fn a_chunk_moves_only_while_its_other_copy_is_current() {
 
 #[test]
 fn a_forced_group_goes_on_with_the_newest_disks_that_are_there() {
-    let map = stored(&Map::new(64, 2, disks(&[(0, 9), (1, 9)])).unwrap(), 4);
+    let map = stored(&Map::new(64, 2, 2, disks(&[(0, 9), (1, 9)])).unwrap(), 4);
     let stale = stored(&map.with(&MapChange::Stale(vec![DiskNumber(1)])).unwrap(), 7);
     let forced = stored(&stale.with(&MapChange::Force(vec![DiskNumber(1)])).unwrap(), 8);
     assert_eq!(
@@ -166,7 +186,7 @@ fn a_forced_group_goes_on_with_the_newest_disks_that_are_there() {
     let none = stale.with(&MapChange::Force(Vec::new()));
     assert!(matches!(none, Err(MapRefusal::LastCopy { chunks: 2, .. })), "{none:?}");
     // Two that lack different changes are not made equal.
-    let map = stored(&Map::new(64, 9, disks(&[(0, 9), (1, 9), (2, 9)])).unwrap(), 4);
+    let map = stored(&Map::new(64, 9, 2, disks(&[(0, 9), (1, 9), (2, 9)])).unwrap(), 4);
     let one = stored(&map.with(&MapChange::Stale(vec![DiskNumber(1)])).unwrap(), 7);
     let two = one.with(&MapChange::Force(vec![DiskNumber(1), DiskNumber(2)]));
     let (older, newer) = (DiskNumber(1), DiskNumber(2));
@@ -175,7 +195,7 @@ fn a_forced_group_goes_on_with_the_newest_disks_that_are_there() {
 
 #[test]
 fn hostile_bytes_do_no_harm() {
-    let map = Map::new(64, 2, disks(&[(0, 9), (1, 9)])).unwrap();
+    let map = Map::new(64, 2, 2, disks(&[(0, 9), (1, 9)])).unwrap();
     let entries = map.edits(None).into_iter().filter_map(|(_, _, value)| value);
     let good = entries.collect::<Vec<_>>().concat();
     assert!(map_any(&good));

@@ -3,7 +3,7 @@
 use plexus_base::{NodeId, NodeSet};
 
 use super::{
-    super::map::{COPIES, ChunkId, DiskNumber, DiskState, MapRefusal, UNIT_BYTES},
+    super::map::{ChunkId, DiskNumber, DiskState, MapRefusal, UNIT_BYTES},
     DiskAnswer, DiskOp, DiskRequest, IO_TIMEOUT_MS, MirrorCore, MirrorMessage, Requester,
 };
 
@@ -329,7 +329,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
             }
             ClientOp::Probe { disk, unit } => {
                 let current: Vec<_> = map.current_copies(chunk).map(|copy| copy.disk).collect();
-                if current.len() < COPIES || !current.contains(disk) {
+                if current.len() < map.copies_of_chunk() || !current.contains(disk) {
                     let disk = *disk;
                     return self.end(number, Err(DiskRefusal::NotReadable(disk)));
                 }

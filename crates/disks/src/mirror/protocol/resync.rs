@@ -296,11 +296,16 @@ impl<D: Clone, W> MirrorCore<D, W> {
         let moved = map.moves().find(|moved| (moved.chunk, moved.to.disk) == (chunk, disk)).copied();
         match moved {
             Some(moved) => self.counts.copied[moved.from.index()] += 1,
-            // It waits for no answer: a bit that is left over costs the copy of a unit. A bit of a
-            // later write is set behind this request, which a mark makes too old to be taken.
+            // They wait for no answers: a bit that is left over costs the copy of a unit. A bit of
+            // a later write is set behind these requests, which a mark makes too old to be taken.
             None => {
-                if let Some(id) = self.ask_source(disk, chunk, DiskOp::Clean { unit }) {
-                    self.requests.remove(&id);
+                let current: Vec<_> = map.current_copies(chunk).map(|copy| copy.disk).collect();
+                // The bits say also what a third copy lacks.
+                if current.len() + 1 == map.copies_of_chunk() {
+                    for source in current {
+                        let id = self.request(Requester::Resync(disk), source, chunk, DiskOp::Clean { unit });
+                        self.requests.remove(&id);
+                    }
                 }
             }
         }

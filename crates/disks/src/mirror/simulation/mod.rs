@@ -140,13 +140,13 @@ struct Counts {
 }
 
 fn new_disk(server: u8, id: u128) -> AddedDisk {
-    AddedDisk { id, server: NodeId(server), failure_group: server, slots: 12 }
+    AddedDisk { id, server: NodeId(server), failure_group: server, slots: 20 }
 }
 
 /// Returns the map of a new group, with one disk in each node.
-fn first_map(disks: u8) -> Map {
+fn first_map(disks: u8, copies: usize) -> Map {
     let entry = |server: u8| DiskEntry::new(&new_disk(server, u128::from(server) + 1));
-    Map::new(CHUNK_MIB, BLOCK_CHUNKS, (0..disks).map(entry).collect()).expect("room")
+    Map::new(CHUNK_MIB, BLOCK_CHUNKS, copies, (0..disks).map(entry).collect()).expect("room")
 }
 
 impl World {
@@ -154,7 +154,9 @@ impl World {
         let mut random = Random::new(seed);
         let (disks, witness) =
             *random.pick(&[(2, true), (2, true), (3, false), (3, false), (3, true), (2, false), (4, false)]);
-        let map = first_map(disks);
+        // From random numbers of its own: seeds of two copies have the events that they had.
+        let copies = if disks > 2 && Random::new(!seed).percent(30) { 3 } else { 2 };
+        let map = first_map(disks, copies);
         let nodes = usize::from(disks) + usize::from(witness);
         let mut rate = |most| if random.percent(40) { 0 } else { random.below(most) };
         let faults = Faults {

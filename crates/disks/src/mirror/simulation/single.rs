@@ -8,7 +8,7 @@ const OWN: DiskNumber = DiskNumber(1);
 
 /// Returns node 1 in a view of three, its disk syncing.
 fn returning() -> (MirrorCore<Data, Token>, Registry) {
-    let mut registry = Registry::new(&first_map(3));
+    let mut registry = Registry::new(&first_map(3, 2));
     registry.make(&MapChange::Stale(vec![OWN]));
     let map = registry.make(&MapChange::Syncing(OWN));
     let mut core = MirrorCore::new(NodeId(1));
@@ -69,7 +69,7 @@ fn mirror_units_that_were_read_under_an_older_map_are_read_again() {
 
 #[test]
 fn mirror_requests_are_not_executed_on_the_file_of_a_disk_that_was_replaced() {
-    let mut registry = Registry::new(&first_map(3));
+    let mut registry = Registry::new(&first_map(3, 2));
     let mut core: MirrorCore<Data, Token> = MirrorCore::new(NodeId(1));
     // Its number is that of the file which is open, its identifier is not.
     core.opened(OWN, 77);

@@ -194,7 +194,8 @@ impl MapKeeper {
             })
         };
         let disks = self.config.served_disks.iter().map(entry).collect();
-        match Map::new(self.config.chunk_mib, self.config.block_chunks() as u32, disks) {
+        let (chunks, copies) = (self.config.block_chunks() as u32, self.config.redundancy.copies());
+        match Map::new(self.config.chunk_mib, chunks, copies, disks) {
             Ok(map) => self.commit(None, &map, is_ended),
             Err(why) => {
                 self.refuse(format!("the map of disks: {why}"));

@@ -63,6 +63,9 @@ pub(super) fn nodes(
     if args.host.len() == 1 && (machines > 1 || !args.disk.is_empty()) {
         bail!("--disk, --witness: the copies of a block are on two machines; name a second --host");
     }
+    if args.copies > 2 && args.host.len() < args.copies.into() {
+        bail!("--copies {0}: each copy of a block is on another machine; name {0} with --host", args.copies);
+    }
     let all = args.host.len() * usize::from(args.nodes_per_host) + args.witness.len();
     if all > MAX_NODES {
         bail!("--host, --nodes-per-host: {all} nodes; a cluster has at most {MAX_NODES}");
@@ -76,8 +79,8 @@ pub(super) fn nodes(
     Ok(nodes.collect())
 }
 
-/// Replaces the disks of a configuration that every node opens by disks of the machines, with two
-/// copies of each block.
+/// Replaces the disks of a configuration that every node opens by disks of the machines, with
+/// copies of each block on several.
 ///
 /// # Errors
 /// `--disk` names a machine without disks.
@@ -94,7 +97,8 @@ pub(super) fn mirrored(args: &Args, config: Config) -> anyhow::Result<Config> {
         let paths = if given.is_empty() { vec![PathBuf::from(DISK)] } else { given };
         places.extend(paths.into_iter().map(|path| (node.clone(), path)));
     }
-    let config = Config { chunk_mib: config.fitting_chunk_mib(), ..config };
+    let redundancy = if args.copies == 3 { Redundancy::Mirror3 } else { Redundancy::Mirror2 };
+    let config = Config { redundancy, chunk_mib: config.fitting_chunk_mib(), ..config };
     let mut served_disks = config.new_served_disks(&places).context("naming the disks")?;
     let here = this_host();
     for disk in served_disks.iter_mut().filter(|disk| config.host_of(&disk.node) == Some(&here)) {
@@ -103,7 +107,7 @@ pub(super) fn mirrored(args: &Args, config: Config) -> anyhow::Result<Config> {
             disk.size_mib = disk.size_mib.min(u64::from(slots) * u64::from(config.chunk_mib));
         }
     }
-    Ok(Config { redundancy: Redundancy::Mirror2, disks: Vec::new(), served_disks, ..config })
+    Ok(Config { disks: Vec::new(), served_disks, ..config })
 }
 
 /// Describes the disks that nodes serve, one line for each, and what the machines cannot survive.
@@ -112,7 +116,9 @@ pub(super) fn disks_as_text(config: &Config) -> Vec<String> {
         return Vec::new();
     }
     let mut lines = vec![format!(
-        "redundancy mirror2: two copies of each chunk of {} MiB, on disks of different hosts:",
+        "redundancy {}: {} copies of each chunk of {} MiB, on disks of different hosts:",
+        config.redundancy,
+        config.redundancy.copies(),
         config.chunk_mib
     )];
     for disk in &config.served_disks {
