@@ -82,6 +82,9 @@ enum Torture {
     Redo(RandomFaults),
     /// The same beside transactions of SQL; check sums, acknowledged changes and the history.
     Sql(RandomFaults),
+    /// The faults of redo, and of single disks, with mirrored disks on three hosts; compare all
+    /// copies after each.
+    Disks(RandomFaults),
 }
 
 /// The duration and the seed of a run with random faults.
@@ -151,12 +154,18 @@ fn run(command: Command) -> Result<()> {
             of:
                 Some(
                     of @ (Torture::Redo(RandomFaults { minutes, seed })
-                    | Torture::Sql(RandomFaults { minutes, seed })),
+                    | Torture::Sql(RandomFaults { minutes, seed })
+                    | Torture::Disks(RandomFaults { minutes, seed })),
                 ),
             ..
         } => {
             let mut torture = torture(&[IP])?;
-            torture.arg(if matches!(of, Torture::Sql(_)) { "sql" } else { "redo" }).arg(plexus()?);
+            torture.arg(match of {
+                Torture::Sql(_) => "sql",
+                Torture::Disks(_) => "disks",
+                Torture::Executive { .. } | Torture::Redo(_) => "redo",
+            });
+            torture.arg(plexus()?);
             command::run(torture.args(["--minutes", &minutes.to_string(), "--seed", &seed.to_string()]))
         }
         Command::Torture { shares: Some(mbit), .. } => {

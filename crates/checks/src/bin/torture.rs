@@ -40,6 +40,8 @@ enum Command {
     Sql(DurabilityOptions),
     /// Causes random faults of nodes and disks under changes of blocks for a time.
     Redo(DurabilityOptions),
+    /// The same with mirrored disks, one on each of three hosts.
+    Disks(DurabilityOptions),
     /// Makes nodes leave and join again.
     Joins {
         plexus: PathBuf,
@@ -122,6 +124,7 @@ fn run(command: Command) -> Result<(), String> {
         }
         Command::Redo(options) => durable(Work::Blocks, options)?,
         Command::Sql(options) => durable(Work::Sql, options)?,
+        Command::Disks(options) => durable(Work::Mirrored, options)?,
         Command::Joins { plexus, count, seed } => {
             let report = executive::campaign::joins(plexus, count, seed, &mut |what| eprintln!("{what}"));
             print!("{}", report.map_err(again(&format!("executive --joins {count} --seed {seed}")))?);
@@ -151,6 +154,7 @@ fn durable(work: Work, options: DurabilityOptions) -> Result<(), String> {
     let name = match work {
         Work::Blocks => "redo",
         Work::Sql => "sql",
+        Work::Mirrored => "disks",
     };
     print!("{}", report.map_err(again(&format!("{name} --minutes {minutes:.2} --seed {seed}")))?);
     Ok(())

@@ -51,6 +51,8 @@ pub enum Work {
     Blocks,
     /// They run transactions of SQL.
     Sql,
+    /// They change blocks, of which the disks of several hosts have copies.
+    Mirrored,
 }
 
 /// The settings of one cluster.
@@ -65,13 +67,17 @@ pub struct Settings {
     pub checkpoint_seconds: u32,
     /// The blocks or accounts that the clients change. The cache of a node has room for 512 blocks.
     pub hot: u64,
+    /// The copies of each block; 1: all nodes open one disk.
+    pub copies: usize,
 }
 
 impl Settings {
     fn any(work: Work, random: &mut Random) -> Self {
+        let is_mirrored = work == Work::Mirrored;
         Self {
             work,
-            networks: *random.pick(&[0, 0, 1]),
+            networks: if is_mirrored { 1 } else { *random.pick(&[0, 0, 1]) },
+            copies: if is_mirrored { *random.pick(&[2, 2, 3]) } else { 1 },
             checkpoint_seconds: *random.pick(&[1, 3, 600]),
             hot: *random.pick(&[12, 150, 1500]),
         }
@@ -87,6 +93,8 @@ pub struct Rounds {
     pub acknowledged: u64,
     /// The nodes that ended by themselves, by their exit.
     pub ended: BTreeMap<String, u64>,
+    /// The copies of blocks that were bad, and that a comparison of all copies has replaced.
+    pub repaired: u64,
 }
 
 /// The result of a campaign.
@@ -133,6 +141,9 @@ impl fmt::Display for Report {
         if self.damage != damage::Report::default() {
             write!(f, "{}", self.damage)?;
         }
+        for (fault, Rounds { repaired, .. }) in self.rounds.iter().filter(|(_, rounds)| rounds.repaired > 0) {
+            writeln!(f, "copies of blocks that were repaired, {}: {repaired}", fault.name())?;
+        }
         for (fault, Rounds { ended, .. }) in self.rounds.iter().filter(|(_, rounds)| !rounds.ended.is_empty())
         {
             writeln!(f, "nodes that ended by themselves, {}: {ended:?}", fault.name())?;
@@ -157,7 +168,9 @@ pub fn run(
     only: &str,
     say: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Report, String> {
-    let known: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fault.name().contains(only)).collect();
+    let fits =
+        |fault: &Fault| fault.name().contains(only) && (work == Work::Mirrored || !fault.needs_copies());
+    let known: Vec<Fault> = Fault::ALL.into_iter().filter(fits).collect();
     if known.is_empty() {
         return Err(format!("no fault is named `{only}`: {}", Fault::ALL.map(Fault::name).join(", ")));
     }
@@ -189,9 +202,10 @@ pub fn each(
 ) -> Result<Report, String> {
     with_own_mounts(|| {
         let mut report = Report::default();
-        let settings = Settings { work, networks: 0, checkpoint_seconds: 1, hot: 150 };
+        let settings = Settings { work, networks: 0, checkpoint_seconds: 1, hot: 150, copies: 1 };
         let end = (Instant::now(), Duration::MAX);
-        on_cluster(program.clone(), settings, seed, &Fault::ALL, end, &mut report, say)?;
+        let faults: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !fault.needs_copies()).collect();
+        on_cluster(program.clone(), settings, seed, &faults, end, &mut report, say)?;
         let hosts = Settings { networks: 1, ..settings };
         on_cluster(program.clone(), hosts, seed, &[Fault::InTurn], end, &mut report, say)?;
         if work == Work::Blocks {
@@ -210,10 +224,13 @@ fn soak(
     say: &mut (dyn FnMut(&str) + Send),
 ) -> Result<(), String> {
     say("changes without a fault");
-    let settings = Settings { work, networks: 0, checkpoint_seconds: 600, hot: 150 };
+    let (networks, copies) = if work == Work::Mirrored { (1, 2) } else { (0, 1) };
+    let settings = Settings { work, networks, checkpoint_seconds: 600, hot: 150, copies };
     let mut nodes = cluster(program, settings)?;
     let soaked = match work {
-        Work::Blocks => soak_with(&Clients::new(nodes.dir(), NODES, settings.hot), seed, pauses),
+        Work::Blocks | Work::Mirrored => {
+            soak_with(&Clients::new(nodes.dir(), NODES, settings.hot), seed, pauses)
+        }
         Work::Sql => {
             SqlClients::new(&nodes, settings.hot).and_then(|clients| soak_with(&clients, seed, pauses))
         }
@@ -230,10 +247,18 @@ fn soak_with(clients: &impl Workload, seed: u64, pauses: &mut Pauses) -> Result<
 
 /// Creates a cluster with disks that can fail.
 pub(super) fn cluster(program: PathBuf, settings: Settings) -> Result<Nodes, String> {
-    let Settings { work, networks, checkpoint_seconds, .. } = settings;
+    let Settings { work, networks, checkpoint_seconds, copies, .. } = settings;
     let checkpoint_seconds = Some(checkpoint_seconds);
     let has_sql = work == Work::Sql;
-    Nodes::start(Spec { program, count: NODES, networks, profile: "lan", checkpoint_seconds, has_sql })
+    Nodes::start(Spec {
+        program,
+        count: NODES,
+        networks,
+        profile: "lan",
+        checkpoint_seconds,
+        has_sql,
+        copies,
+    })
 }
 
 /// Adds to a failure where the logs are.
@@ -254,7 +279,7 @@ fn on_cluster(
     say(&format!("cluster {}: {settings:?}", report.clusters));
     let mut nodes = cluster(program, settings)?;
     let ran = match settings.work {
-        Work::Blocks => {
+        Work::Blocks | Work::Mirrored => {
             let clients = Clients::new(nodes.dir(), NODES, settings.hot);
             beside_faults(&mut nodes, &clients, settings, seed, faults, (start, time), report, say)
         }
@@ -345,6 +370,9 @@ fn round(
     let answered = answers(nodes, clients, &nodes.all())?;
     rounds.recovery.push(recovery.unwrap_or_else(|| answered.duration_since(struck)).as_nanos() as u64);
     let node = random.below(NODES as u64) as usize;
+    if nodes.copies() > 1 {
+        rounds.repaired += nodes.compare_copies(node)?;
+    }
     clients.check(node)
 }
 

@@ -64,7 +64,7 @@ pub fn run(
 ) -> Result<(), String> {
     for checkpoint_seconds in [600, 1] {
         say(&format!("bits flipped in blocks, checkpoints every {checkpoint_seconds} s"));
-        let settings = Settings { work: Work::Blocks, networks: 0, checkpoint_seconds, hot: 150 };
+        let settings = Settings { work: Work::Blocks, networks: 0, checkpoint_seconds, hot: 150, copies: 1 };
         let refused = damaged(program.clone(), settings, random, |disks, length, random| {
             let mut bytes = disks.copy(GROUP_DISK);
             let blocks: BTreeSet<u64> = (0..DAMAGED).map(|_| random.below(settings.hot)).collect();
@@ -85,7 +85,8 @@ pub fn run(
             break;
         }
         say("bits flipped in a stream");
-        let settings = Settings { work: Work::Blocks, networks: 0, checkpoint_seconds: 600, hot: 1500 };
+        let settings =
+            Settings { work: Work::Blocks, networks: 0, checkpoint_seconds: 600, hot: 1500, copies: 1 };
         let refused = damaged(program.clone(), settings, random, |disks, _, random| {
             let mut batches = Vec::new();
             for name in disks.names().into_iter().filter(|name| name != GROUP_DISK) {

@@ -6,6 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use plexus_admin::config::Config;
+use plexus_base::BlockId;
+use plexus_disks::{Page, Version};
 use plexus_sim::Random;
 use rustix::process::Signal;
 
@@ -51,6 +54,10 @@ pub enum Fault {
     Power,
     /// The disk of the state files is full while a node is killed.
     FullState,
+    /// All accesses to a disk fail for a while, and others have its copies.
+    Broken,
+    /// Bits of blocks on a disk are flipped, and others have its copies.
+    Garbage,
     /// The nodes are told to end, one after the other. A voting file that a node serves ends with
     /// it.
     InTurn,
@@ -68,6 +75,8 @@ plexus_base::named! {
         Slow "slow disk",
         Hung "hung disk",
         Power "loss of power",
+        Broken "failing disk",
+        Garbage "bits flipped on a disk",
         FullState "state disk full, kill -9 of one",
         InTurn "nodes end in turn",
     }
@@ -79,9 +88,14 @@ impl Fault {
         matches!(self, Self::Full | Self::Hung)
     }
 
+    /// Returns true if no change is lost only because other disks have copies.
+    pub fn needs_copies(self) -> bool {
+        matches!(self, Self::Broken | Self::Garbage)
+    }
+
     /// Returns true if disks under the data may be faulty until they are healed.
     pub fn is_of_disks(self) -> bool {
-        matches!(self, Self::Full | Self::Slow | Self::Hung)
+        matches!(self, Self::Full | Self::Slow | Self::Hung | Self::Broken)
     }
 
     /// Causes the fault, and returns when blocks may have become unavailable. Nodes may be dead and
@@ -155,7 +169,22 @@ impl Fault {
             }
             Self::Hung => {
                 fail_some(nodes, Wrong::Stalled, random);
-                kill_meanwhile(nodes, node, random, 4000);
+                // Also for longer than the time after which a mirrored disk counts as failed.
+                let at_most_ms = if nodes.copies() > 1 { 15_000 } else { 4000 };
+                kill_meanwhile(nodes, node, random, at_most_ms);
+            }
+            Self::Broken => {
+                if let Some(disks) = nodes.data() {
+                    disks.data.make(&Nodes::name(node), Wrong::Unreadable);
+                }
+                kill_meanwhile(nodes, other, random, 3000);
+            }
+            Self::Garbage => {
+                let config = Config::load(&nodes.dir()).map_err(|error| error.to_string())?;
+                if let Some(disks) = nodes.data() {
+                    disks.data.change(&Nodes::name(node), |disk| flip_bits(disk, &config, random));
+                }
+                pause(random, 1000);
             }
             Self::Power => {
                 kill_all(nodes);
@@ -198,12 +227,33 @@ fn kill_all(nodes: &mut Nodes) {
     nodes.all().into_iter().for_each(|node| nodes.kill(node));
 }
 
-/// Lets all files under the data fail, or the disk of the group, or the streams of one node.
+/// The bytes before the first chunk of a mirrored disk with few chunks, and the bytes of a chunk.
+const BEFORE_CHUNKS: usize = 2 << 20;
+const CHUNK_BYTES: usize = 64 << 20;
+
+/// Flips a bit in a third of the blocks of a mirrored disk. They are all in one chunk.
+fn flip_bits(disk: &mut [u8], config: &Config, random: &mut Random) {
+    for chunk in disk[BEFORE_CHUNKS..].chunks_exact_mut(CHUNK_BYTES) {
+        let blocks = chunk.chunks_exact_mut(config.block_size.bytes()).take(config.blocks as usize);
+        for (number, block) in (0..).map(BlockId).zip(blocks) {
+            let is_written = Page::of(&*block).verify(number).is_ok_and(|version| version > Version(0));
+            if is_written && random.percent(33) {
+                block[random.below(block.len() as u64) as usize] ^= 1 << random.below(8);
+            }
+        }
+    }
+}
+
+/// Lets all files under the data fail, or the disk of the group, or the streams of one node; or one
+/// of the mirrored disks.
 fn fail_some(nodes: &Nodes, wrong: Wrong, random: &mut Random) {
     let Some(disks) = nodes.data() else { return };
     let all: &Disks = &disks.data;
     match random.below(3) {
         0 => all.make_all(wrong),
+        _ if nodes.copies() > 1 => {
+            all.make(&Nodes::name(random.below(nodes.count() as u64) as usize), wrong);
+        }
         1 => all.make(GROUP_DISK, wrong),
         _ => {
             let stream = format!("{}.", Nodes::name(random.below(nodes.count() as u64) as usize));

@@ -167,7 +167,15 @@ fn beside_clients(
     act: impl FnOnce(&mut Nodes, &mut Report) -> Result<(), String>,
 ) -> Result<Report, String> {
     let (networks, profile) = (NETWORKS, "lan");
-    let spec = Spec { program, count: NODES, networks, profile, checkpoint_seconds: None, has_sql: false };
+    let spec = Spec {
+        program,
+        count: NODES,
+        networks,
+        profile,
+        checkpoint_seconds: None,
+        has_sql: false,
+        copies: 1,
+    };
     let mut nodes = Nodes::start(spec)?;
     let dir = nodes.dir();
     let work = Work::new(dir.clone(), NODES);

@@ -224,6 +224,13 @@ impl Disks {
         lock(&self.files).named(name).map_or_else(Vec::new, |file| file.bytes.clone())
     }
 
+    /// Changes the content of a file as no program does.
+    pub fn change(&self, name: &str, change: impl FnOnce(&mut [u8])) {
+        if let Some(file) = lock(&self.files).named(name) {
+            change(&mut file.bytes);
+        }
+    }
+
     /// Restores an older content of a file.
     pub fn restore(&self, name: &str, copy: Vec<u8>) {
         if let Some(file) = lock(&self.files).named(name) {
@@ -495,7 +502,11 @@ impl Filesystem for Served {
             let resized = self.with(number, |file, _| {
                 // A shorter file forgets the writes behind its end.
                 file.unsynced.retain(|write| write.offset + write.after.len() <= size);
-                file.bytes.resize(size, 0);
+                match file.bytes.is_empty() {
+                    // New memory, which takes room where it is written.
+                    true => file.bytes = vec![0; size],
+                    false => file.bytes.resize(size, 0),
+                }
                 Ok(())
             });
             if let Err(errno) = resized {

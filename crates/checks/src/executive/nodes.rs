@@ -14,8 +14,13 @@ use std::{
 };
 
 use plexus_admin::{
+    config::Config,
     control::{Control, ControlError},
     layout::ClusterDir,
+};
+use plexus_disks::{
+    GroupId,
+    mirror::{NewDisk, create_disk},
 };
 use plexus_namespaces::{Direction, Lan, device, need};
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,11 +42,17 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 /// The interval at which a wait checks its condition.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
+/// The interval at which a wait for the return of disks looks at them.
+const DISKS_EVERY: Duration = Duration::from_millis(100);
+
 /// The transactions after which all rows are cleaned of them: some seconds of work.
 const CLEAN_AFTER: i64 = 4000;
 
 /// The length of the redo streams on disks that can fail.
 const REDO_MIB: i64 = 16;
+
+/// The length of the chunks of mirrored disks.
+const CHUNK_MIB: i64 = 64;
 
 /// The port that nodes listen on.
 const PORT: u16 = 7400;
@@ -62,11 +73,14 @@ pub struct Spec {
     pub checkpoint_seconds: Option<u32>,
     /// Serves SQL, with a larger group.
     pub has_sql: bool,
+    /// The copies of each block, each on a disk of another host; 1: all nodes open one disk.
+    pub copies: usize,
 }
 
 /// Disks under the data of a cluster that can fail.
 pub struct DataDisks {
-    /// The disk of the group, [`GROUP_DISK`], and the redo streams.
+    /// The disk of the group, [`GROUP_DISK`], and the redo streams; or a disk of each node, with
+    /// its name.
     pub data: Disks,
     /// The state files of the nodes.
     pub state: Disks,
@@ -157,9 +171,55 @@ impl Nodes {
             self.serve_voting_files(&mut config);
             config.insert("checkpoint_seconds".into(), i64::from(seconds).into());
             config.insert("redo_mib".into(), REDO_MIB.into());
-            self.data = Some(self.mount_data().map_err(|why| format!("no FUSE: {why}"))?);
+            let data = match self.spec.copies {
+                1 => self.mount_group(),
+                _ => self.mount_served(&mut config),
+            };
+            let data = data.and_then(|data| Ok(DataDisks { data, state: self.mount_state()? }));
+            self.data = Some(data.map_err(|why| format!("no FUSE: {why}"))?);
         }
-        fs::write(&path, config.to_string()).map_err(|error| error.to_string())
+        fs::write(&path, config.to_string()).map_err(|error| error.to_string())?;
+        self.create_served()
+    }
+
+    /// Gives each node a disk that can fail, in the place of the one for all.
+    fn mount_served(&self, config: &mut Table) -> io::Result<Disks> {
+        let data = Disks::mount_with([], true)?;
+        let group = config.get_mut("group").and_then(|group| group.as_table_mut());
+        let group = group.ok_or(io::ErrorKind::InvalidData)?;
+        group.remove("disks");
+        group.insert("redundancy".into(), format!("mirror{}", self.spec.copies).into());
+        group.insert("chunk_mib".into(), CHUNK_MIB.into());
+        // A chunk of blocks and one of each stream, and free slots.
+        let slots = ((1 + self.spec.count) * self.spec.copies).div_ceil(self.spec.count) + 2;
+        let disk = |node: usize| {
+            let path = data.path(&Self::name(node)).display().to_string();
+            let mut disk = Table::new();
+            disk.insert("id".into(), format!("{:032x}", node + 1).into());
+            disk.insert("node".into(), Self::name(node).into());
+            disk.insert("path".into(), path.into());
+            disk.insert("size_mib".into(), (slots as i64 * CHUNK_MIB).into());
+            toml::Value::Table(disk)
+        };
+        config.insert("disk".into(), (0..self.spec.count).map(disk).collect::<Vec<_>>().into());
+        Ok(data)
+    }
+
+    /// Creates the disks that the nodes serve.
+    fn create_served(&self) -> Result<(), String> {
+        let config = Config::load(&self.dir()).map_err(|error| error.to_string())?;
+        for (number, disk) in (0..).zip(&config.served_disks) {
+            let new = NewDisk {
+                group: GroupId(config.id.0),
+                id: disk.id,
+                number,
+                block_size: config.block_size,
+                chunk_mib: config.chunk_mib,
+                slots: disk.slots(config.chunk_mib) as u32,
+            };
+            create_disk(&disk.path, &new).map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     /// Lets each host serve a voting file, if there are several.
@@ -191,14 +251,20 @@ impl Nodes {
         Ok(())
     }
 
-    /// Moves the disk of the group, the redo streams and the state files onto disks that can fail.
-    fn mount_data(&self) -> io::Result<DataDisks> {
-        let (dir, disks) = (self.dir(), self.dir().disks());
+    /// Moves the disk of the group and the redo streams onto disks that can fail.
+    fn mount_group(&self) -> io::Result<Disks> {
+        let disks = self.dir().disks();
         let group = fs::read_dir(&disks)?.next().ok_or(io::ErrorKind::NotFound)??.path();
         let data = Disks::mount_with([(GROUP_DISK.to_owned(), fs::read(&group)?)], true)?;
         fs::remove_file(&group)?;
         symlink(data.path(GROUP_DISK), &group)?;
         symlink(data.folder(), disks.join("redo"))?;
+        Ok(data)
+    }
+
+    /// Moves the state files onto disks that can fail.
+    fn mount_state(&self) -> io::Result<Disks> {
+        let dir = self.dir();
         fs::create_dir_all(dir.state())?;
         let mut files = Vec::new();
         for entry in fs::read_dir(dir.state())? {
@@ -208,7 +274,42 @@ impl Nodes {
         let state = Disks::mount(files)?;
         fs::remove_dir_all(dir.state())?;
         symlink(state.folder(), dir.state())?;
-        Ok(DataDisks { data, state })
+        Ok(state)
+    }
+
+    /// Returns the number of copies of each block, as in [`Spec::copies`].
+    pub fn copies(&self) -> usize {
+        self.spec.copies
+    }
+
+    /// Waits until all disks have everything, then compares all copies at a node. Returns the
+    /// copies of blocks that it has repaired.
+    ///
+    /// # Errors
+    /// A disk does not return in time, or copies differ and cannot be repaired.
+    pub fn compare_copies(&self, node: usize) -> Result<u64, String> {
+        let call = |command: &str| -> Result<Value, ControlError> {
+            let mut control = Control::connect(&self.dir(), &Self::name(node))?;
+            control.set_timeout(TIMEOUT)?;
+            control.call(command, Value::Null, |_| ())
+        };
+        let start = Instant::now();
+        loop {
+            let disks = call("disks").map_err(|error| error.to_string())?;
+            let is_current = |disk: &Value| disk["state"] == "current";
+            match disks["disks"].as_array() {
+                Some(all) if all.len() == self.spec.count && all.iter().all(is_current) => break,
+                _ if start.elapsed() > TIMEOUT => return Err(format!("a disk does not return: {disks}")),
+                _ => thread::sleep(DISKS_EVERY),
+            }
+        }
+        let found = call("disk.scrub").map_err(|error| format!("scrub: {error}"))?;
+        let count = |name: &str| found[name].as_u64().unwrap_or(u64::MAX);
+        let faults = ["lost", "differing", "unreadable", "not_compared"].map(count);
+        match faults == [0; 4] && count("units") == count("all") {
+            true => Ok(count("repaired")),
+            false => Err(format!("copies differ: {found}")),
+        }
     }
 
     /// Returns the disks of the data, if they can fail.

@@ -47,7 +47,15 @@ pub enum ClientWork {
 }
 
 fn cluster(program: PathBuf, networks: usize, profile: &'static str) -> Result<Nodes, String> {
-    Nodes::start(Spec { program, count: NODES, networks, profile, checkpoint_seconds: None, has_sql: false })
+    Nodes::start(Spec {
+        program,
+        count: NODES,
+        networks,
+        profile,
+        checkpoint_seconds: None,
+        has_sql: false,
+        copies: 1,
+    })
 }
 
 fn ms(since: Instant) -> f64 {
