@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The time limit of one command.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The user of all clusters.
 pub(super) const USER: &str = "bench";
@@ -90,7 +90,18 @@ impl Plexus {
         Ok(figures)
     }
 
-    /// Starts a cluster.
+    /// Starts a node alone, with one copy of its blocks.
+    pub(super) fn start_alone(&self, more: &str) -> Result<Cluster<'_>> {
+        let cluster = Cluster { plexus: self, directory: tempfile::tempdir()? };
+        let mut init = Command::new(&self.0);
+        init.arg("init").arg(cluster.path()).env("PLEXUS_HOST", "a").env("USER", USER);
+        init.args("--nodes 1 --redo-mib 256 --cache-mib 200".split(' ')).args(more.split(' '));
+        output_within(&mut init, TIMEOUT)?;
+        output_within(&mut cluster.command("up"), TIMEOUT)?;
+        Ok(cluster)
+    }
+
+    /// Starts a mirrored cluster.
     pub(super) fn start(&self, rails: &str, more: &str) -> Result<Cluster<'_>> {
         static STARTED: AtomicU8 = AtomicU8::new(0);
         let [low, high, ..] = std::process::id().to_le_bytes();

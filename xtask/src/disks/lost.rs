@@ -45,7 +45,7 @@ pub(super) fn measure(plexus: &Plexus) -> Measured {
 }
 
 /// Returns the server of SQL of the first node.
-fn server(cluster: &Cluster<'_>) -> Result<Server> {
+pub(super) fn server(cluster: &Cluster<'_>) -> Result<Server> {
     let text = fs::read_to_string(cluster.path().join("cluster.toml"))?;
     let sql = text.split("[sql]").nth(1).context("no table [sql]")?;
     let port = sql.lines().find_map(|line| line.strip_prefix("port = ")).context("no port for SQL")?;

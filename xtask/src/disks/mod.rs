@@ -1,10 +1,11 @@
 //! Measures mirrored disks: a disk beside fio on its file, redo with two copies beside one, served
-//! reads, a lost host, the map of a large group, and mirrors of Linux.
+//! reads, a lost host, the copy of a disk, the map of a large group, and mirrors of Linux.
 //!
 //! A round measures everything once in sequence; the table has medians over all rounds. The goals
 //! are in `rows.rs`.
 
 mod cluster;
+mod copied;
 mod direct;
 mod lost;
 mod peers;
@@ -54,6 +55,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         bench.take("two copies, shm", plexus.two_copies(0));
         bench.take("two copies, tcp", plexus.two_copies(1));
         bench.take("a host is lost", lost::measure(&plexus));
+        bench.take("a disk is replaced", copied::measure(&plexus));
+        bench.take("pgbench with one copy", copied::one_copy(&plexus));
         bench.take(rows::BTRFS, peers::btrfs());
         bench.take(rows::MD, peers::md());
         bench.take(rows::DRBD, peers::drbd());

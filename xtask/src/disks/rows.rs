@@ -3,7 +3,7 @@
 use crate::compare::{
     figure::{NamedFigure, Values},
     table::Row,
-    unit::Unit::{Ms, Ns, Number, PerSecond},
+    unit::Unit::{Megabytes, Ms, Ns, Number, PerSecond},
 };
 
 /// The systems beside Plexus.
@@ -50,6 +50,13 @@ pub(super) const MIRROR_LARGE: NamedFigure = PerSecond.of("reads of 1 MiB");
 pub(super) const LOST_VIEW: NamedFigure = Ms.of("a host is lost: new view");
 pub(super) const LOST_WRITE: NamedFigure = Ms.of("a host is lost: no commit on another one");
 
+pub(super) const COPIED: NamedFigure = Megabytes.of("a disk is replaced: copied, without clients");
+pub(super) const BOTH_FILES: NamedFigure = Megabytes.of("one file read, one written in 1 MiB").by(FIO);
+pub(super) const ALONE_P99: NamedFigure = Ms.of("a change, 1 client: p99");
+pub(super) const COPIED_P99: NamedFigure = Ms.of("a change, 1 client: p99 while a disk is copied");
+pub(super) const PGBENCH_ONE: NamedFigure = PerSecond.of("pgbench, 8 clients, a node alone, one copy");
+pub(super) const PGBENCH_TWO: NamedFigure = PerSecond.of("pgbench, 8 clients, three nodes, two copies");
+
 /// The map of a large group, with the fields of the program that measures it.
 pub(super) const MAP: [(NamedFigure, &str); 4] = [
     (Number.of("map of 100 TiB: MiB in the registry"), "map_mib"),
@@ -94,6 +101,9 @@ pub(super) fn rows(values: &Values<NamedFigure>) -> Vec<Row<NamedFigure>> {
     rows.push(Row::alone(LOST_VIEW));
     let limit = of(LOST_VIEW).map(|view| view + LOST_MS);
     rows.push(Row::limit(LOST_WRITE, "the view + 0.2 s", limit, Some(1.0)));
+    rows.push(Row::limit(COPIED, "fio, read and write", of(BOTH_FILES), Some(0.8)));
+    rows.push(Row::limit(COPIED_P99, "without a copy", of(ALONE_P99), Some(2.0)));
+    rows.push(Row::limit(PGBENCH_TWO, "one copy", of(PGBENCH_ONE), None));
     let [bytes, memory, encode, decode] = MAP.map(|(figure, _)| figure);
     rows.extend([Row::alone(bytes), Row::alone(memory)]);
     rows.extend([encode, decode].map(|figure| Row::limit(figure, "1 s", Some(MAP_MS), Some(1.0))));
@@ -123,7 +133,7 @@ mod tests {
         let rows = rows(&bench.values);
         check(&rows);
         let Report { text, failed } = bench.report("1 round", &rows);
-        assert!(text.contains("\n3 of 7 goals met"), "{text}");
+        assert!(text.contains("\n3 of 9 goals met"), "{text}");
         let missed =
             "missed: durable change, two copies, 1 client, tcp, beside the slower sync + a round trip";
         assert!(failed.iter().any(|line| line == missed), "{failed:?}");
