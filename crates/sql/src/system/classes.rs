@@ -3,7 +3,7 @@
 
 use super::{
     Snapshot, acl, describe,
-    rows::{NULL, row, vector},
+    rows::{row, vector},
     snapshot::{Key, KeyPart, PUBLIC, Relation, RelationOf},
     types,
 };
@@ -76,16 +76,11 @@ pub(super) fn classes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             relation.oid,
             &relation.name,
             relation.schema,
-            0,
-            0,
             snapshot.owner_of(relation),
             access,
             file,
             space,
-            0,
             rows,
-            0,
-            0,
             has_index,
             is_shared,
             if is_temporary(relation) { 't' } else { 'p' },
@@ -94,18 +89,9 @@ pub(super) fn classes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             relation.checks(),
             matches!(kind, 'v' | 'm'),
             relation.has_triggers(),
-            false,
-            false,
-            false,
             is_populated(relation),
             identity,
-            false,
-            0,
-            0,
-            0,
             acl::of(relation.owner().unwrap_or_default(), relation.acl_letter(), relation.grants()),
-            NULL,
-            NULL
         ]
     };
     snapshot.relations.iter().map(row).collect()
@@ -201,11 +187,9 @@ impl<'a> Attribute<'a> {
             oid,
             self.name,
             of,
-            -1,
             self.of.size(),
             number,
             dimensions,
-            -1,
             self.of.modifier(),
             is_by_value,
             alignment,
@@ -213,17 +197,9 @@ impl<'a> Attribute<'a> {
             "",
             self.not_null,
             has_default,
-            false,
             self.identity(),
             generated,
-            false,
-            true,
-            0,
             collation_of(self.of),
-            NULL,
-            NULL,
-            NULL,
-            NULL
         ]
     }
 
@@ -274,10 +250,7 @@ pub(super) fn views(snapshot: &Snapshot) -> impl Iterator<Item = (u32, View)> {
 
 /// Makes the rows of `pg_rewrite`.
 pub(super) fn rules(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
-    let row = |(oid, view): (u32, View)| {
-        row![snapshot.rule_oid(oid), "_RETURN", oid, '1', 'O', true, "<>", &view.text]
-    };
-    views(snapshot).map(row).collect()
+    views(snapshot).map(|(oid, view)| row![snapshot.rule_oid(oid), oid, &view.text]).collect()
 }
 
 /// Makes the rows of `pg_attrdef`.
@@ -345,16 +318,7 @@ pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             count,
             count,
             key.is_unique(),
-            false,
             key.is_primary(),
-            false,
-            true,
-            false,
-            true,
-            false,
-            true,
-            true,
-            false,
             columns,
             collations,
             classes,

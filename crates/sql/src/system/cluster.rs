@@ -3,7 +3,7 @@
 
 use super::{
     Snapshot, acl,
-    rows::{NULL, row},
+    rows::row,
     snapshot::{FIRST_ROLE, PUBLIC, SchemaOf},
 };
 use crate::{
@@ -23,15 +23,11 @@ pub(super) fn roles(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             *oid,
             name,
             role.is_superuser,
-            true,
             role.creates_roles,
             role.creates_databases,
             role.can_login,
             has_all,
-            has_all,
-            -1,
-            NULL,
-            NULL
+            has_all
         ]
     };
     snapshot.roles.iter().map(row).collect()
@@ -48,24 +44,9 @@ pub(super) fn activity(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>
         snapshot.database,
         &context.database,
         context.process,
-        NULL,
         snapshot.role(&context.user),
         &context.user,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
-        NULL,
         "active",
-        NULL,
-        NULL,
-        NULL,
-        NULL,
         "client backend"
     ]]
 }
@@ -78,21 +59,14 @@ pub(super) fn settings(_: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
             (true, true) => ("user", "default"),
             (true, false) => ("user", "session"),
         };
-        row![
-            name, value, NULL, NULL, NULL, NULL, kind, NULL, source, NULL, NULL, NULL, first, first, NULL,
-            NULL, false
-        ]
+        row![name, value, kind, source, first, first]
     };
     context.settings.borrow().all().map(row).collect()
 }
 
 /// Makes the rows of `pg_database`.
 pub(super) fn databases(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
-    let row = |(oid, name): &(u32, String)| {
-        let locale = "C.UTF-8";
-        row![*oid, name, FIRST_ROLE, UTF8, 'c', false, true, -1, 0, 1, 1663, locale, locale, NULL, NULL, NULL]
-    };
-    snapshot.databases.iter().map(row).collect()
+    snapshot.databases.iter().map(|(oid, name)| row![*oid, name]).collect()
 }
 
 /// Makes the rows of `pg_namespace`.

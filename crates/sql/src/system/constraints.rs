@@ -1,10 +1,6 @@
 //! Rows for constraints, and for what needs other objects: `pg_constraint`, `pg_depend`.
 
-use super::{
-    Snapshot, classes,
-    rows::{NULL, row},
-    snapshot::KeyPart,
-};
+use super::{Snapshot, classes, rows::row, snapshot::KeyPart};
 use crate::{
     catalog::{Action, Check, ForeignKey, Table},
     functions::Context,
@@ -147,25 +143,15 @@ pub(super) fn constraints(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             kind,
             foreign.is_deferrable,
             foreign.is_deferred,
-            true,
             of.table_oid,
-            0,
             of.index,
-            0,
             foreign.table,
             on_update,
             on_delete,
             matching,
-            true,
-            0,
             kind != 'c',
             numbers(&of.columns),
             foreign.columns,
-            NULL,
-            NULL,
-            NULL,
-            NULL,
-            NULL,
             condition
         ]
     };

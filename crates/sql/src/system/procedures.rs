@@ -5,9 +5,8 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use super::{
     Snapshot,
-    relations::PG_CATALOG,
-    rows::{NULL, row, vector},
-    snapshot::{FIRST_ROLE, Numbers},
+    rows::{row, vector},
+    snapshot::Numbers,
     types,
 };
 use crate::{
@@ -15,8 +14,6 @@ use crate::{
     types::Value,
 };
 
-/// The language of functions that are part of the system.
-const INTERNAL: u32 = 12;
 /// The type `cstring` of the texts of values.
 const CSTRING: u32 = 2275;
 
@@ -76,34 +73,15 @@ impl Procedure {
         row![
             self.oid,
             self.name,
-            PG_CATALOG,
-            FIRST_ROLE,
-            INTERNAL,
-            1.0,
-            0.0,
             variadic,
-            0,
-            'f',
-            false,
-            false,
             is_strict,
-            false,
             volatility,
-            's',
             arguments.len(),
             defaults,
             result,
             vector(arguments),
-            NULL,
-            NULL,
             names,
-            NULL,
-            NULL,
-            self.name,
-            NULL,
-            NULL,
-            NULL,
-            NULL
+            self.name
         ]
     }
 }

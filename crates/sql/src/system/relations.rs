@@ -29,7 +29,9 @@ pub(crate) struct SystemTable {
     pub(crate) name: &'static str,
     pub(crate) oid: u32,
     pub(crate) columns: Columns,
-    /// Makes the rows, unless they never change.
+    /// The values of the columns that are the same in all rows.
+    constants: Vec<Option<Value>>,
+    /// Makes the other values of the rows, unless these never change.
     make: Option<Rows>,
     /// The columns that are never NULL.
     pub(crate) required: Vec<bool>,
@@ -47,10 +49,19 @@ impl SystemTable {
     /// Returns the rows at a snapshot.
     pub(crate) fn rows(&self, snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
         match self.make {
-            Some(make) => make(snapshot, context),
+            Some(make) => make(snapshot, context).into_iter().map(|row| self.completed(row)).collect(),
             None if self.schema == "pg_catalog" => FIXED.get(self.name).cloned().unwrap_or_default(),
             None => Vec::new(),
         }
+    }
+
+    /// Puts the constants at their places in a row.
+    fn completed(&self, row: Vec<Value>) -> Vec<Value> {
+        let mut others = row.into_iter();
+        let whole = self.constants.iter().map(|constant| constant.clone().or_else(|| others.next()));
+        let mut whole: Vec<Value> = whole.map_while(|value| value).collect();
+        whole.extend(others);
+        whole
     }
 
     /// Returns the number of its schema.
@@ -136,7 +147,7 @@ static FIXED: LazyLock<HashMap<&'static str, Vec<Vec<Value>>>> = LazyLock::new(|
     tables
 });
 
-/// Reads a value of `fixed.txt`.
+/// Reads a value of `fixed.txt` or `relations.txt`.
 fn value(text: &str, of: Type) -> Value {
     match of {
         _ if text.is_empty() => NULL,
@@ -159,15 +170,21 @@ fn type_of(name: &str) -> Type {
     }
 }
 
-/// Reads `relations.txt`: a line for each relation, then its columns in lines with a margin.
+/// Reads `relations.txt`: a line for each relation, then its columns in lines with a margin. Behind the
+/// type of a column is `!` if it is never NULL, and `=` with its value if all rows have the same.
 fn parse(text: &'static str) -> Vec<SystemTable> {
     let mut all: Vec<SystemTable> = Vec::new();
     for line in text.lines() {
         if let Some(columns) = line.strip_prefix("  ") {
             let Some(table) = all.last_mut() else { continue };
-            for (name, of) in columns.split(' ').filter_map(|column| column.split_once(':')) {
-                table.columns.push((name, type_of(of.trim_end_matches('!'))));
-                table.required.push(of.ends_with('!'));
+            for (name, declared) in columns.split(' ').filter_map(|column| column.split_once(':')) {
+                let (of, constant) =
+                    declared.split_once('=').map_or((declared, None), |(of, text)| (of, Some(text)));
+                let is_required = of.ends_with('!');
+                let of = type_of(of.trim_end_matches('!'));
+                table.columns.push((name, of));
+                table.required.push(is_required);
+                table.constants.push(constant.map(|text| value(text, of)));
             }
             continue;
         }
@@ -177,7 +194,8 @@ fn parse(text: &'static str) -> Vec<SystemTable> {
         let kind = words.next().and_then(|kind| kind.chars().next()).unwrap_or('r');
         let make = ROWS.iter().find(|(known, _)| *known == name);
         let make = make.map(|(_, make)| *make);
-        all.push(SystemTable { schema, name, oid, columns: Vec::new(), make, required: Vec::new(), kind });
+        let (columns, constants, required) = (Vec::new(), Vec::new(), Vec::new());
+        all.push(SystemTable { schema, name, oid, columns, constants, make, required, kind });
     }
     all
 }

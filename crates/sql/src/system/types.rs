@@ -3,12 +3,7 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use super::{
-    Snapshot,
-    relations::PG_CATALOG,
-    rows::{NULL, row},
-    snapshot::FIRST_ROLE,
-};
+use super::{Snapshot, rows::row};
 use crate::{
     functions::Context,
     types::{Type, Value},
@@ -129,16 +124,12 @@ impl CatalogType {
         row![
             self.oid,
             self.name,
-            PG_CATALOG,
-            FIRST_ROLE,
             self.size,
             self.is_by_value,
             self.kind,
             self.category,
             self.is_preferred,
-            true,
             self.delimiter,
-            0,
             subscript,
             self.element,
             if self.has_arrays() { self.array } else { 0 },
@@ -151,14 +142,7 @@ impl CatalogType {
             analyze,
             self.alignment,
             self.storage,
-            false,
-            0,
-            -1,
-            0,
-            self.collation,
-            NULL,
-            NULL,
-            NULL
+            self.collation
         ]
     }
 
