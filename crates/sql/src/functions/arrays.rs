@@ -58,7 +58,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
 fn bound(call: &Call<'_>, fact: fn((usize, i32)) -> i64) -> Result<Value> {
     let at = usize::try_from(call.int(1) - 1).ok();
     let dimension = at.and_then(|at| call.array(0).dimensions.get(at));
-    Ok(dimension.map_or(Value::Null, |dimension| fact(*dimension).into()))
+    ok(dimension.map(|dimension| fact(*dimension)))
 }
 
 fn array_dims(call: &Call<'_>) -> Result<Value> {
@@ -156,7 +156,7 @@ fn array_position(call: &Call<'_>) -> Result<Value> {
         Some(Value::Int(from)) => *from,
         _ => i64::MIN,
     };
-    Ok(positions(call)?.find(|at| *at >= from).map_or(Value::Null, Value::Int))
+    ok(positions(call)?.find(|at| *at >= from))
 }
 
 fn array_positions(call: &Call<'_>) -> Result<Value> {

@@ -35,7 +35,7 @@ use crate::{
     sequences::Drawn,
     session::settings::Settings,
     system::{self, Definitions},
-    types::{Interval, Type, Value, array::Array, numeric::Numeric, text},
+    types::{Type, Value, array::Array, numeric::Numeric, text},
 };
 
 /// The facts about a session that functions need.
@@ -343,30 +343,6 @@ impl Call<'_> {
         let type_of = move |at: usize| element.or(types.get(at).copied()).unwrap_or(Type::Unknown);
         values.iter().enumerate().map(move |(at, value)| (value, type_of(at)))
     }
-}
-
-macro_rules! values_from {
-    ($($from:ty => |$value:ident| $into:expr;)*) => {
-        $(impl From<$from> for Value {
-            fn from($value: $from) -> Self {
-                $into
-            }
-        })*
-    };
-}
-
-values_from! {
-    bool => |value| Self::Bool(value);
-    i64 => |value| Self::Int(value);
-    i32 => |value| Self::Int(value.into());
-    f64 => |value| Self::Float(value);
-    Numeric => |value| Self::Numeric(value);
-    &str => |value| Self::Text(value.to_owned());
-    String => |value| Self::Text(value);
-    Vec<u8> => |value| Self::Bytes(value);
-    Interval => |value| Self::Interval(value);
-    Array => |value| Self::Array(Box::new(value));
-    Vec<Value> => |value| Array::from(value).into();
 }
 
 /// Returns a result.

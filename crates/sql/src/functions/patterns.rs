@@ -374,7 +374,7 @@ fn regexp_match(call: &Call<'_>) -> Result<Value> {
     let regex = regex(call.text(1), flags(call, 2, "regexp_match")?)?;
     let all = found(&regex, call.text(0), 0, 1)?;
     let Some(one) = all.first() else { return Ok(Value::Null) };
-    let value = |at: usize| one.get(at).map_or(Value::Null, |part| part.as_str().into());
+    let value = |at: usize| one.get(at).map(|part| part.as_str()).into();
     let first = usize::from(one.len() > 1);
     ok((first..one.len()).map(value).collect::<Vec<Value>>())
 }
@@ -394,7 +394,7 @@ fn regexp_substr(call: &Call<'_>) -> Result<Value> {
     let Some(from) = byte_of(call.text(0), start) else { return Ok(Value::Null) };
     let all = found(&regex, call.text(0), from, nth)?;
     let part = all.get(nth - 1).and_then(|one| one.get(group));
-    Ok(part.map_or(Value::Null, |part| part.as_str().into()))
+    ok(part.map(|part| part.as_str()))
 }
 
 fn regexp_instr(call: &Call<'_>) -> Result<Value> {
@@ -420,7 +420,7 @@ fn substring(call: &Call<'_>) -> Result<Value> {
     let all = found(&regex, call.text(0), 0, 1)?;
     let Some(one) = all.first() else { return Ok(Value::Null) };
     let part = one.get(usize::from(one.len() > 1));
-    Ok(part.map_or(Value::Null, |part| part.as_str().into()))
+    ok(part.map(|part| part.as_str()))
 }
 
 fn regexp_split(call: &Call<'_>) -> Result<Value> {

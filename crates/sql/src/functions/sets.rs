@@ -84,8 +84,7 @@ pub(crate) static FUNCTIONS: &[SetFunction] = &[
                 ),
                 _ => None,
             });
-            let value = |text: Option<&str>| text.map_or(Value::Null, |text| Value::Text(text.to_owned()));
-            Ok(options.map(|(name, text)| vec![value(Some(name)), value(text)]).collect())
+            Ok(options.map(|(name, text)| vec![name.into(), text.into()]).collect())
         },
     },
     SetFunction {

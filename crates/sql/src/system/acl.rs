@@ -1,6 +1,5 @@
 //! Rights as PostgreSQL shows them: texts like `owner=arwdDxt/owner`.
 
-use super::rows::NULL;
 use crate::{
     catalog::{Grant, Privilege},
     functions::names::quoted_name,
@@ -63,7 +62,7 @@ pub(super) fn default(owner: &str, kind: &str) -> Option<Vec<String>> {
 /// Returns the rights to an object: NULL if no statement has given any.
 pub(super) fn of(owner: &str, kind: &str, grants: &[Grant]) -> Value {
     if grants.is_empty() {
-        return NULL;
+        return Value::Null;
     }
     let mut all = default(owner, kind).unwrap_or_default();
     let mut shown: Vec<(&Option<String>, &String)> = Vec::new();

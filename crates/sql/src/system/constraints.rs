@@ -1,6 +1,10 @@
 //! Rows for constraints, and for what needs other objects: `pg_constraint`, `pg_depend`.
 
-use super::{Snapshot, classes, rows::row, snapshot::KeyPart};
+use super::{
+    Snapshot, classes,
+    rows::{list, row},
+    snapshot::KeyPart,
+};
 use crate::{
     catalog::{Action, Check, ForeignKey, Table},
     functions::Context,
@@ -86,8 +90,8 @@ pub(crate) fn all(snapshot: &Snapshot) -> Vec<Constraint<'_>> {
     found
 }
 
-fn numbers(columns: &[usize]) -> Vec<usize> {
-    columns.iter().map(|at| at + 1).collect()
+fn numbers(columns: &[usize]) -> Value {
+    list(columns.iter().map(|at| at + 1).collect(), 1)
 }
 
 /// Returns the letter of an action of a foreign key.
@@ -108,7 +112,7 @@ struct ForeignPart {
     is_deferred: bool,
     table: u32,
     letters: Option<[char; 3]>,
-    columns: Option<Vec<usize>>,
+    columns: Option<Value>,
 }
 
 impl ForeignPart {

@@ -139,7 +139,7 @@ fn limit(call: &Call<'_>, wanted: Limit) -> Result<Value> {
         },
         Limit::Bytes | Limit::Radix => None,
     };
-    or_null(found)
+    ok(found)
 }
 
 fn none(_: &Call<'_>) -> Result<Value> {
@@ -156,13 +156,9 @@ fn oid(call: &Call<'_>) -> u32 {
     u32::try_from(call.int(0)).unwrap_or(0)
 }
 
-fn or_null<T: Into<Value>>(value: Option<T>) -> Result<Value> {
-    Ok(value.map_or(Value::Null, Into::into))
-}
-
 fn to_name(call: &Call<'_>, of: Type) -> Result<Value> {
     let found = names::find(call.context, call.text(0), of)?;
-    or_null(found.map(i64::from))
+    ok(found)
 }
 
 fn format_type(call: &Call<'_>) -> Result<Value> {
@@ -198,7 +194,7 @@ fn constraint_definition(call: &Call<'_>) -> Result<Value> {
     let found = all.iter().find(|of| of.oid == oid(call));
     let path = snapshot.path(call.context);
     let is_pretty = call.count() > 1 && call.bool(1);
-    or_null(found.map(|of| describe::constraint(&snapshot, &path, of, is_pretty)))
+    ok(found.map(|of| describe::constraint(&snapshot, &path, of, is_pretty)))
 }
 
 fn index_definition(call: &Call<'_>) -> Result<Value> {
@@ -222,7 +218,7 @@ fn view_definition(call: &Call<'_>) -> Result<Value> {
             None => Ok(Value::Null),
         },
         Some(RelationOf::System(table)) => {
-            or_null(super::find_view(Some(table.schema), table.name).map(|view| view.text.clone()))
+            ok(super::find_view(Some(table.schema), table.name).map(|view| view.text.clone()))
         }
         _ => Ok(Value::Null),
     }
@@ -238,17 +234,17 @@ fn user_by_id(call: &Call<'_>) -> Result<Value> {
 fn table_is_visible(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let path = snapshot.path(call.context);
-    or_null(snapshot.relation(oid(call)).map(|relation| snapshot.is_visible(&path, relation)))
+    ok(snapshot.relation(oid(call)).map(|relation| snapshot.is_visible(&path, relation)))
 }
 
 fn type_is_visible(call: &Call<'_>) -> Result<Value> {
-    or_null(types::is_known(oid(call)).then_some(true))
+    ok(types::is_known(oid(call)).then_some(true))
 }
 
 fn file_node(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let relation = snapshot.relation(oid(call)).filter(|relation| !relation.is_system());
-    or_null(relation.map(|relation| i64::from(relation.oid)))
+    ok(relation.map(|relation| relation.oid))
 }
 
 /// Returns the name of the sequence that belongs to a column.
@@ -263,7 +259,7 @@ fn serial_sequence(call: &Call<'_>) -> Result<Value> {
         SqlError::new(code::UNDEFINED_COLUMN, message)
     })?;
     let sequence = column.own_sequence.as_ref().and_then(|name| snapshot.sequence(name));
-    or_null(sequence.map(|sequence| {
+    ok(sequence.map(|sequence| {
         let schema = snapshot.schema_name(sequence.schema).unwrap_or_default();
         format!("{}.{}", quoted_name(schema), quoted_name(&sequence.name))
     }))
@@ -293,19 +289,19 @@ fn comment(call: &Call<'_>) -> Result<Value> {
     };
     let all = comments::of(&snapshot, oid(call), 0);
     let is_it = |(of, _): &&(u32, String)| class.is_none_or(|class| class == *of);
-    or_null(all.iter().find(is_it).map(|(_, text)| text.clone()))
+    ok(all.iter().find(is_it).map(|(_, text)| text.clone()))
 }
 
 fn column_comment(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let column = usize::try_from(call.int(1)).unwrap_or_default();
     let all = comments::of(&snapshot, oid(call), column);
-    or_null(all.first().filter(|_| column != 0).map(|(_, text)| text.clone()))
+    ok(all.first().filter(|_| column != 0).map(|(_, text)| text.clone()))
 }
 
 fn access_property(call: &Call<'_>) -> Result<Value> {
     let is_btree = oid(call) == 403;
-    or_null(Some(call.text(1)).filter(|_| is_btree).and_then(|property| match property {
+    ok(Some(call.text(1)).filter(|_| is_btree).and_then(|property| match property {
         "can_order" | "can_unique" | "can_multi_col" => Some(true),
         // An index has no other columns, and there are no exclusion constraints.
         "can_exclude" | "can_include" => Some(false),
@@ -316,7 +312,7 @@ fn access_property(call: &Call<'_>) -> Result<Value> {
 fn index_property(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let is_index = snapshot.relation(oid(call)).is_some_and(|relation| relation.key().is_some());
-    or_null(Some(call.text(1)).filter(|_| is_index).and_then(|property| match property {
+    ok(Some(call.text(1)).filter(|_| is_index).and_then(|property| match property {
         "index_scan" => Some(true),
         "clusterable" | "bitmap_scan" | "backward_scan" => Some(false),
         _ => None,
@@ -327,7 +323,7 @@ fn index_column_property(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let key = snapshot.relation(oid(call)).and_then(Relation::key);
     let is_column = key.is_some_and(|key| (1..=key.parts.len() as i64).contains(&call.int(1)));
-    or_null(Some(call.text(2)).filter(|_| is_column).and_then(|property| match property {
+    ok(Some(call.text(2)).filter(|_| is_column).and_then(|property| match property {
         "asc" | "nulls_last" | "orderable" | "search_nulls" | "search_array" | "returnable" => Some(true),
         "desc" | "nulls_first" | "distance_orderable" => Some(false),
         _ => None,

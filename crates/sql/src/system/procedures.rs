@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use super::{
     Snapshot,
-    rows::{row, vector},
+    rows::{list, row, vector},
     snapshot::Numbers,
     types,
 };
@@ -69,7 +69,7 @@ impl Procedure {
         };
         let is_variadic = self.function.is_some_and(|function| function.is_variadic);
         let variadic = arguments.last().copied().filter(|_| is_variadic).unwrap_or_default();
-        let names = self.function.map(|function| function.names.to_vec()).filter(|names| !names.is_empty());
+        let names = self.function.map(|function| function.names).filter(|names| !names.is_empty());
         row![
             self.oid,
             self.name,
@@ -80,7 +80,7 @@ impl Procedure {
             defaults,
             result,
             vector(arguments),
-            names,
+            names.map(|names| list(names.to_vec(), 1)),
             self.name
         ]
     }

@@ -7,8 +7,7 @@ use std::{collections::HashMap, fmt, sync::LazyLock};
 use sqlparser::{ast, dialect::PostgreSqlDialect, parser::Parser};
 
 use super::{
-    Snapshot, classes, cluster, comments, constraints, describe::format_type, privileges, procedures,
-    rows::NULL, types,
+    Snapshot, classes, cluster, comments, constraints, describe::format_type, privileges, procedures, types,
 };
 use crate::{
     functions::Context,
@@ -150,9 +149,9 @@ static FIXED: LazyLock<HashMap<&'static str, Vec<Vec<Value>>>> = LazyLock::new(|
 /// Reads a value of `fixed.txt` or `relations.txt`.
 fn value(text: &str, of: Type) -> Value {
     match of {
-        _ if text.is_empty() => NULL,
-        of if of.is_reg() => text.parse().map_or(NULL, Value::Int),
-        of => text::parse(text, of).unwrap_or(NULL),
+        _ if text.is_empty() => Value::Null,
+        of if of.is_reg() => text.parse().map_or(Value::Null, Value::Int),
+        of => text::parse(text, of).unwrap_or(Value::Null),
     }
 }
 
@@ -170,8 +169,8 @@ fn type_of(name: &str) -> Type {
     }
 }
 
-/// Reads `relations.txt`: a line for each relation, then its columns in lines with a margin. Behind the
-/// type of a column is `!` if it is never NULL, and `=` with its value if all rows have the same.
+/// Reads `relations.txt`: a line for each relation, then its columns in lines with a margin. Behind
+/// the type of a column is `!` if it is never NULL, and `=` with its value if all rows have it.
 fn parse(text: &'static str) -> Vec<SystemTable> {
     let mut all: Vec<SystemTable> = Vec::new();
     for line in text.lines() {

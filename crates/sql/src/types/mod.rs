@@ -101,6 +101,41 @@ pub(crate) enum Value {
     Json(String),
 }
 
+macro_rules! values_from {
+    ($($from:ty => |$value:ident| $into:expr;)*) => {
+        $(impl From<$from> for Value {
+            fn from($value: $from) -> Self {
+                $into
+            }
+        })*
+    };
+}
+
+values_from! {
+    bool => |value| Self::Bool(value);
+    i64 => |value| Self::Int(value);
+    i32 => |value| Self::Int(value.into());
+    i16 => |value| Self::Int(value.into());
+    u32 => |value| Self::Int(value.into());
+    usize => |value| Self::Int(value as i64);
+    f64 => |value| Self::Float(value);
+    Numeric => |value| Self::Numeric(value);
+    &str => |value| Self::Text(value.to_owned());
+    &String => |value| Self::Text(value.clone());
+    String => |value| Self::Text(value);
+    char => |value| Self::Text(value.to_string());
+    Vec<u8> => |value| Self::Bytes(value);
+    Interval => |value| Self::Interval(value);
+    Array => |value| Self::Array(Box::new(value));
+    Vec<Value> => |value| Array::from(value).into();
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
+    }
+}
+
 /// A span of time, whose parts have no fixed ratio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Interval {
