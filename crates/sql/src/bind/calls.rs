@@ -180,13 +180,6 @@ impl Scope<'_> {
                 (bound(&conditional::NULLIF, 2, of, all), of)
             }
             "current_timestamp" => self.call("now", arguments)?,
-            "date_part" if arguments.len() == 2 => {
-                let mut arguments = arguments.into_iter();
-                let (Some(part), Some(value)) = (arguments.next(), arguments.next()) else {
-                    return Err(SqlError::unsupported("this call of date_part"));
-                };
-                self.part(name, part, value, false)?
-            }
             "localtimestamp" => to(self.call("now", arguments)?, Type::Timestamp),
             "current_time" => to(self.call("now", arguments)?, Type::TimeTz),
             "localtime" => to(self.call("now", arguments)?, Type::TimeOfDay),

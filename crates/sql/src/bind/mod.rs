@@ -586,10 +586,13 @@ impl Scope<'_> {
             }
             E::Collate { expr, collation } => self.collated(expr, collation)?,
             E::Interval(interval) => operators::interval(interval)?,
-            E::AtTimeZone { timestamp, time_zone } => self.at_zone(timestamp, time_zone)?,
+            E::AtTimeZone { timestamp, time_zone } => {
+                let moment = self.bind(timestamp)?;
+                self.call("timezone", vec![self.bind(time_zone)?, moment])?
+            }
             E::Extract { field, expr, .. } => {
                 let field = (Expr::Value(Value::Text(field.to_string())), Type::Text);
-                self.part("extract", field, self.bind(expr)?, true)?
+                self.call("extract", vec![field, self.bind(expr)?])?
             }
             E::BinaryOp { left, op, right } => self.binary(left, op, right)?,
             E::Array(array) => self.array(&array.elem, None)?,

@@ -6,7 +6,7 @@ use super::{Scope, Typed, coerce};
 use crate::{
     error::{Result, SqlError, code},
     expr::{Act, Comparison, Expr, Operation, Quantified, Subscript},
-    operators::{self, text, time},
+    operators::{self, text},
     parse::folded,
     types::{Type, Value, array, interval},
 };
@@ -94,42 +94,6 @@ impl Scope<'_> {
             return Err(SqlError::new(code::DATATYPE_MISMATCH, message));
         }
         Ok((expr, of))
-    }
-
-    /// Binds AT TIME ZONE.
-    pub(super) fn at_zone(&self, moment: &ast::Expr, zone: &ast::Expr) -> Result<Typed> {
-        let (moment, zone) = (self.bind(moment)?, self.bind(zone)?);
-        let none = || {
-            let message = format!("function timezone({}, {}) does not exist", zone.1.name(), moment.1.name());
-            SqlError::new(code::UNDEFINED_FUNCTION, message)
-        };
-        let (act, from, result): (Act, Type, Type) = match moment.1 {
-            Type::Timestamp => (time::from_zone, Type::Timestamp, Type::TimestampTz),
-            Type::TimestampTz | Type::Date | Type::Unknown => {
-                (time::at_zone, Type::TimestampTz, Type::Timestamp)
-            }
-            Type::TimeOfDay | Type::TimeTz => (time::zoned_at_zone, Type::TimeTz, Type::TimeTz),
-            _ => return Err(none()),
-        };
-        let zone_type = match zone.1 {
-            Type::Interval => Type::Interval,
-            of if of.is_text() || of == Type::Unknown => Type::Text,
-            _ => return Err(none()),
-        };
-        let zone = coerce(zone, zone_type, self.parameters, false)?;
-        let moment = coerce(moment, from, self.parameters, false)?;
-        Ok((Expr::Apply(act, vec![zone, moment]), result))
-    }
-
-    /// Binds EXTRACT or `date_part`.
-    pub(super) fn part(&self, name: &str, field: Typed, value: Typed, is_exact: bool) -> Result<Typed> {
-        let Some(act) = time::part_of(value.1, is_exact) else {
-            let message = format!("function {name}({}, {}) does not exist", field.1.name(), value.1.name());
-            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
-        };
-        let field = coerce(field, Type::Text, self.parameters, false)?;
-        let result = if is_exact { Type::Numeric(None) } else { Type::Float8 };
-        Ok((Expr::Apply(act, vec![field, value.0]), result))
     }
 
     /// Applies an operator to the operand behind it.

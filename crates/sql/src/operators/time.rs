@@ -2,8 +2,7 @@
 
 use crate::{
     error::{Result, SqlError, code},
-    expr::Act,
-    types::{Interval, Type, Value, part::part, time},
+    types::{Interval, Value, time},
 };
 
 pub(super) fn date_and_days(date: &Value, days: &Value, sign: i64) -> Result<Value> {
@@ -137,28 +136,4 @@ pub(crate) fn zoned_at_zone(all: &[Value]) -> Result<Value> {
     let zoned = time::zoned(moved.rem_euclid(i128::from(time::DAY)) as i64, -east);
     let out = || SqlError::new(code::INVALID_PARAMETER_VALUE, "interval time zone is out of range");
     zoned.map(Value::Time).ok_or_else(out)
-}
-
-/// Returns the function that takes a part of values of a type, by its name: with exact digits as
-/// EXTRACT does, or as a float as `date_part` does.
-pub(crate) fn part_of(of: Type, is_exact: bool) -> Option<Act> {
-    fn act<const EXACT: bool>(of: Type) -> Option<Act> {
-        Some(match of {
-            Type::Date => |all| taken(all, Type::Date, EXACT),
-            Type::Timestamp => |all| taken(all, Type::Timestamp, EXACT),
-            Type::TimestampTz => |all| taken(all, Type::TimestampTz, EXACT),
-            Type::TimeOfDay => |all| taken(all, Type::TimeOfDay, EXACT),
-            Type::TimeTz => |all| taken(all, Type::TimeTz, EXACT),
-            Type::Interval => |all| taken(all, Type::Interval, EXACT),
-            _ => return None,
-        })
-    }
-    if is_exact { act::<true>(of) } else { act::<false>(of) }
-}
-
-fn taken(all: &[Value], of: Type, is_exact: bool) -> Result<Value> {
-    match all {
-        [Value::Text(field), value] => part(field, value, of, is_exact),
-        _ => Ok(Value::Null),
-    }
 }
