@@ -2,7 +2,7 @@
 
 use sqlparser::ast;
 
-use super::{Scope, Typed, coerce, sets, type_of};
+use super::{Scope, Typed, coerce, sets};
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
@@ -24,7 +24,7 @@ impl Scope<'_> {
     fn resolved(&self, name: &str, mut arguments: Vec<Typed>, is_spread: bool) -> Result<Typed> {
         let types: Vec<Type> = arguments.iter().map(|(_, of)| *of).collect();
         if let [_] = types[..]
-            && let Some(of) = TYPES.contains(&name).then(|| named_type(name)).flatten()
+            && let Some(of) = Type::all().find(|of| of.catalog_name() == name && TYPES.contains(&name))
         {
             return Ok((coerce(arguments.remove(0), of, self.parameters, true)?, of));
         }
@@ -245,9 +245,4 @@ pub(super) fn special_name(expr: &ast::Expr) -> Option<&'static str> {
 fn bound(function: &'static Function, count: usize, of: Type, all: Vec<Expr>) -> Expr {
     let types = vec![of; count].into();
     Expr::Call(BoundFunction { function, types, result: of, is_spread: false }, all)
-}
-
-fn named_type(name: &str) -> Option<Type> {
-    let ident = ast::Ident::new(name);
-    type_of(&ast::DataType::Custom(ast::ObjectName::from(vec![ident]), Vec::new())).ok()
 }

@@ -356,40 +356,9 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
                 [schema, name] if schema == "pg_catalog" => name,
                 _ => return Err(SqlError::unsupported(format!("the type {of}"))),
             };
-            match name.as_str() {
-                // Only with quotes: else it is a type of the language.
-                "char" => Type::OneByte,
-                "name" => Type::Name,
-                "oid" => Type::Oid,
-                "regclass" => Type::Regclass,
-                "regtype" => Type::Regtype,
-                "regproc" => Type::Regproc,
-                "regnamespace" => Type::Regnamespace,
-                "regrole" => Type::Regrole,
-                "int2vector" => Type::Int2Vector,
-                "oidvector" => Type::OidVector,
-                "bool" => Type::Bool,
-                "int2" => Type::Int2,
-                "int4" => Type::Int4,
-                "int8" => Type::Int8,
-                "float4" => Type::Float4,
-                "float8" => Type::Float8,
-                "bpchar" => Type::Char(u32::MAX),
-                "text" => Type::Text,
-                "varchar" => Type::Varchar(None),
-                "numeric" => Type::Numeric(None),
-                "uuid" => Type::Uuid,
-                "bytea" => Type::Bytea,
-                "json" => Type::Json,
-                "jsonb" => Type::Jsonb,
-                "date" => Type::Date,
-                "timestamp" => Type::Timestamp,
-                "timestamptz" => Type::TimestampTz,
-                "time" => Type::TimeOfDay,
-                "timetz" => Type::TimeTz,
-                "interval" => Type::Interval,
-                _ => return Err(SqlError::unsupported(format!("the type {of}"))),
-            }
+            // `char` comes here only with quotes: else it is a type of the language.
+            let known = Type::all().find(|known| known.catalog_name() == name && *known != Type::Record);
+            known.ok_or_else(|| SqlError::unsupported(format!("the type {of}")))?
         }
         other => return Err(SqlError::unsupported(format!("the type {other}"))),
     })

@@ -131,25 +131,8 @@ fn name_of(expr: &ast::Expr) -> String {
 fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
     use ast::Expr as E;
     let of_type = |of: &ast::DataType| {
-        let of = super::type_of(of).ok()?.unrounded();
         // An array is named as its elements are.
-        let name = match if let Type::Array(element) = of { *element } else { of } {
-            Type::Int2 => "int2",
-            Type::Int4 => "int4",
-            Type::Int8 => "int8",
-            Type::Bool => "bool",
-            Type::Float4 => "float4",
-            Type::Float8 => "float8",
-            Type::Varchar(_) => "varchar",
-            Type::Char(_) => "bpchar",
-            Type::Timestamp => "timestamp",
-            Type::TimestampTz => "timestamptz",
-            Type::TimeOfDay => "time",
-            Type::TimeTz => "timetz",
-            Type::OneByte => "char",
-            other => other.name(),
-        };
-        Some((name.to_owned(), false))
+        Some((super::type_of(of).ok()?.catalog_name().to_owned(), false))
     };
     match expr {
         E::Identifier(name) => Some((folded(name), true)),

@@ -3,6 +3,7 @@
 use super::{Call, Context, DeclaredType, Function, named};
 use crate::{
     error::{Result, SqlError, code},
+    system::category,
     types::{Type, Value},
 };
 
@@ -29,53 +30,6 @@ impl BoundFunction {
     }
 }
 
-/// A group of types that are converted to each other (`pg_type.typcategory`).
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Category {
-    Array,
-    Boolean,
-    DateTime,
-    Number,
-    String,
-    Timespan,
-    User,
-    Unknown,
-    Pseudo,
-    Internal,
-}
-
-/// Returns the category of a type, and whether it is the preferred one there.
-fn category(of: Type) -> (Category, bool) {
-    match of {
-        Type::Bool => (Category::Boolean, true),
-        Type::Int2 | Type::Int4 | Type::Int8 | Type::Float4 | Type::Numeric(_) => (Category::Number, false),
-        Type::Regclass | Type::Regtype | Type::Regproc | Type::Regnamespace | Type::Regrole => {
-            (Category::Number, false)
-        }
-        Type::Float8 | Type::Oid => (Category::Number, true),
-        Type::Text => (Category::String, true),
-        Type::Varchar(_) | Type::Char(_) | Type::Name => (Category::String, false),
-        Type::OneByte => (Category::Internal, false),
-        Type::Date | Type::Timestamp | Type::TimeOfDay | Type::TimeTz => (Category::DateTime, false),
-        Type::TimestampTz => (Category::DateTime, true),
-        Type::Interval => (Category::Timespan, true),
-        Type::Array(_) | Type::Int2Vector | Type::OidVector => (Category::Array, false),
-        Type::Record | Type::Void => (Category::Pseudo, false),
-        Type::Unknown => (Category::Unknown, false),
-        _ => (Category::User, false),
-    }
-}
-
-/// Returns the type without its limits.
-fn plain(of: Type) -> Type {
-    match of {
-        Type::Varchar(_) => Type::Varchar(None),
-        Type::Char(_) => Type::Char(u32::MAX),
-        Type::Numeric(_) => Type::Numeric(None),
-        other => other,
-    }
-}
-
 /// Returns whether a value becomes one of another type without a cast (`pg_cast.castcontext`).
 pub(crate) fn is_implicit(from: Type, to: Type) -> bool {
     let rank = |of: Type| match of {
@@ -87,7 +41,7 @@ pub(crate) fn is_implicit(from: Type, to: Type) -> bool {
         Type::Float8 => 6,
         _ => 0,
     };
-    let (from, to) = (plain(from), plain(to));
+    let (from, to) = (from.without_limits(), to.without_limits());
     match (from, to) {
         (from, to) if from == to => true,
         (Type::Unknown, _) => true,
@@ -106,6 +60,9 @@ pub(crate) fn is_implicit(from: Type, to: Type) -> bool {
         _ => false,
     }
 }
+
+/// The category of types that stand for others.
+const PSEUDO: (&str, bool) = ("P", false);
 
 /// A function that takes so many arguments, and its type for each of them.
 struct Candidate {
@@ -152,9 +109,9 @@ impl Candidate {
             let inner = || given.element().unwrap_or(Type::Unknown);
             let (of, is_exact) = match declared {
                 DeclaredType::Is(_) | DeclaredType::Any => continue,
-                DeclaredType::AnyElement => (plain(*given), true),
+                DeclaredType::AnyElement => (given.without_limits(), true),
                 DeclaredType::AnyArray => (inner(), true),
-                DeclaredType::AnyCompatible => (plain(*given), false),
+                DeclaredType::AnyCompatible => (given.without_limits(), false),
                 DeclaredType::AnyCompatibleArray => (inner(), false),
             };
             let differ = || {
@@ -187,7 +144,7 @@ impl Candidate {
             DeclaredType::AnyCompatibleArray => array(compatible),
             _ if element == Type::Unknown => Err(undetermined()),
             // With its limits, which its text may need.
-            DeclaredType::AnyElement if plain(given) == element => Ok(given),
+            DeclaredType::AnyElement if given.without_limits() == element => Ok(given),
             DeclaredType::AnyElement => Ok(element),
             DeclaredType::AnyArray if given.element() == Some(element) => Ok(given),
             DeclaredType::AnyArray => array(element),
@@ -220,7 +177,7 @@ pub(crate) fn resolve(name: &str, types: &[Type], is_spread: bool) -> Result<Bou
         all.filter_map(|function| Candidate::new(function, types.len(), is_spread)).collect();
     let is_exact = |candidate: &&Candidate| {
         let is_same = |(at, of): (usize, &Type)| {
-            *of != Type::Unknown && candidate.declared_type(at).map(plain) == Some(plain(*of))
+            *of != Type::Unknown && candidate.declared_type(at) == Some(of.without_limits())
         };
         (is_spread || !candidate.function.is_variadic) && types.iter().enumerate().all(is_same)
     };
@@ -255,16 +212,15 @@ fn select<'a>(mut left: Vec<&'a Candidate>, types: &[Type]) -> std::result::Resu
     if let Some(decided) = only(&left) {
         return decided;
     }
-    let types: Vec<Type> = types.iter().map(|of| plain(*of)).collect();
-    let is_same =
-        |candidate: &Candidate, at: usize| candidate.declared_type(at).map(plain) == Some(types[at]);
+    let types: Vec<Type> = types.iter().map(|of| of.without_limits()).collect();
+    let is_same = |candidate: &Candidate, at: usize| candidate.declared_type(at) == Some(types[at]);
     let known = || (0..types.len()).filter(|at| types[*at] != Type::Unknown);
     keep_best(&mut left, |candidate| known().filter(|at| is_same(candidate, *at)).count());
     if let Some(decided) = only(&left) {
         return decided;
     }
     let is_preferred = |candidate: &Candidate, at: usize| {
-        let (group, is_preferred) = candidate.declared_type(at).map_or((Category::Pseudo, false), category);
+        let (group, is_preferred) = candidate.declared_type(at).map_or(PSEUDO, category);
         is_same(candidate, at) || is_preferred && group == category(types[at]).0
     };
     keep_best(&mut left, |candidate| known().filter(|at| is_preferred(candidate, *at)).count());
@@ -300,10 +256,9 @@ fn keep_best(left: &mut Vec<&Candidate>, score: impl Fn(&Candidate) -> usize) {
 fn decide_unknown(left: &mut Vec<&Candidate>, types: &[Type]) {
     let mut chosen = Vec::new();
     for at in (0..types.len()).filter(|at| types[*at] == Type::Unknown) {
-        let of =
-            |candidate: &Candidate| candidate.declared_type(at).map_or((Category::Pseudo, false), category);
-        let all: Vec<(Category, bool)> = left.iter().map(|candidate| of(candidate)).collect();
-        let group = match all.iter().find(|(group, _)| *group == Category::String) {
+        let of = |candidate: &Candidate| candidate.declared_type(at).map_or(PSEUDO, category);
+        let all: Vec<(&str, bool)> = left.iter().map(|candidate| of(candidate)).collect();
+        let group = match all.iter().find(|(group, _)| *group == "S") {
             Some((string, _)) => *string,
             None if all.iter().all(|(group, _)| *group == all[0].0) => all[0].0,
             None => return,
@@ -313,7 +268,7 @@ fn decide_unknown(left: &mut Vec<&Candidate>, types: &[Type]) {
     }
     let fits = |candidate: &&&Candidate| {
         chosen.iter().all(|(at, group, has_preferred)| {
-            let of = candidate.declared_type(*at).map_or((Category::Pseudo, false), category);
+            let of = candidate.declared_type(*at).map_or(PSEUDO, category);
             of.0 == *group && (of.1 || !has_preferred)
         })
     };

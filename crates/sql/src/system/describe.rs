@@ -62,19 +62,12 @@ pub(crate) fn format_type(oid: u32, modifier: Option<i32>) -> String {
         ("bpchar", limits) => limited("character", limits),
         ("varchar", limits) => limited("character varying", limits),
         ("numeric", Some(limits)) => format!("numeric({},{})", limits >> 16, limits & 0xffff),
-        ("bool", _) => "boolean".into(),
-        ("int2", _) => "smallint".into(),
-        ("int4", _) => "integer".into(),
-        ("int8", _) => "bigint".into(),
-        ("float4", _) => "real".into(),
-        ("float8", _) => "double precision".into(),
-        ("char", _) => "\"char\"".into(),
         ("any", _) => "\"any\"".into(),
         ("time", _) => of_time("time", " without time zone", modifier),
         ("timetz", _) => of_time("time", " with time zone", modifier),
         ("timestamp", _) => of_time("timestamp", " without time zone", modifier),
         ("timestamptz", _) => of_time("timestamp", " with time zone", modifier),
-        (name, _) => name.into(),
+        (name, _) => Type::of_oid(oid).map_or(name, Type::name).into(),
     }
 }
 

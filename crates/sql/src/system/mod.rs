@@ -34,4 +34,5 @@ pub(crate) use self::{
     names::{cast, number_of},
     relations::{SystemTable, find_table, find_view},
     snapshot::{Definitions, Snapshot},
+    types::category,
 };

@@ -162,23 +162,14 @@ fn type_of(name: &str) -> Result<Option<u32>> {
     };
     let lower = plain.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
     let known = match lower.as_str() {
-        "boolean" => "bool",
-        "smallint" => "int2",
-        "integer" | "int" => "int4",
-        "bigint" => "int8",
-        "real" => "float4",
-        "double precision" | "float" => "float8",
+        "int" => "integer",
+        "float" => "double precision",
         "decimal" | "dec" => "numeric",
-        "character" | "char" => "bpchar",
-        "character varying" => "varchar",
-        "time without time zone" => "time",
-        "time with time zone" => "timetz",
-        "timestamp without time zone" => "timestamp",
-        "timestamp with time zone" => "timestamptz",
-        _ => "",
+        "char" => "character",
+        name => name,
     };
-    if !known.is_empty() {
-        return Ok(types::find(known));
+    if let Some(of) = Type::all().find(|of| of.name() == known) {
+        return Ok(Some(of.oid()));
     }
     let parts = split(&plain)?;
     Ok(match &parts[..] {

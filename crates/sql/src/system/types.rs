@@ -97,6 +97,11 @@ pub(crate) fn plain(oid: u32) -> Option<&'static CatalogType> {
     TYPES.iter().find(|one| one.oid == oid)
 }
 
+/// Returns the category of a type (`pg_type.typcategory`), and whether it is the preferred one there.
+pub(crate) fn category(of: Type) -> (&'static str, bool) {
+    plain(of.oid()).map_or(("A", false), |known| (known.category, known.is_preferred))
+}
+
 /// Returns the type whose arrays have a number.
 pub(crate) fn element_of(array: u32) -> Option<&'static CatalogType> {
     TYPES.iter().find(|one| one.array == array && array != 0)

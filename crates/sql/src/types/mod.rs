@@ -144,6 +144,14 @@ pub(crate) struct Interval {
     pub(crate) microseconds: i64,
 }
 
+/// What the catalog says of a type.
+struct Facts {
+    oid: u32,
+    size: i16,
+    name: &'static str,
+    catalog_name: &'static str,
+}
+
 /// The types of which there are arrays, with the identifiers and names of these.
 static ELEMENTS: &[(Type, u32, &str)] = &[
     (Type::Bool, 1000, "boolean[]"),
@@ -180,88 +188,83 @@ static ELEMENTS: &[(Type, u32, &str)] = &[
 ];
 
 impl Type {
+    /// Returns what the catalog says of the type.
+    fn facts(self) -> Facts {
+        let facts = |oid, size, name, catalog_name| Facts { oid, size, name, catalog_name };
+        match self {
+            Self::Bool => facts(16, 1, "boolean", "bool"),
+            Self::Bytea => facts(17, -1, "bytea", "bytea"),
+            Self::OneByte => facts(18, 1, "\"char\"", "char"),
+            Self::Name => facts(19, 64, "name", "name"),
+            Self::Int8 => facts(20, 8, "bigint", "int8"),
+            Self::Int2 => facts(21, 2, "smallint", "int2"),
+            Self::Int2Vector => facts(22, -1, "int2vector", "int2vector"),
+            Self::Int4 => facts(23, 4, "integer", "int4"),
+            Self::Regproc => facts(24, 4, "regproc", "regproc"),
+            Self::Text => facts(25, -1, "text", "text"),
+            Self::Oid => facts(26, 4, "oid", "oid"),
+            Self::OidVector => facts(30, -1, "oidvector", "oidvector"),
+            Self::Json => facts(114, -1, "json", "json"),
+            Self::Float4 => facts(700, 4, "real", "float4"),
+            Self::Float8 => facts(701, 8, "double precision", "float8"),
+            Self::Unknown => facts(705, -2, "unknown", "unknown"),
+            Self::Char(_) => facts(1042, -1, "character", "bpchar"),
+            Self::Varchar(_) => facts(1043, -1, "character varying", "varchar"),
+            Self::Date => facts(1082, 4, "date", "date"),
+            Self::TimeOfDay => facts(1083, 8, "time without time zone", "time"),
+            Self::Timestamp => facts(1114, 8, "timestamp without time zone", "timestamp"),
+            Self::TimestampTz => facts(1184, 8, "timestamp with time zone", "timestamptz"),
+            Self::Interval => facts(1186, 16, "interval", "interval"),
+            Self::TimeTz => facts(1266, 12, "time with time zone", "timetz"),
+            Self::Numeric(_) => facts(1700, -1, "numeric", "numeric"),
+            Self::Regclass => facts(2205, 4, "regclass", "regclass"),
+            Self::Regtype => facts(2206, 4, "regtype", "regtype"),
+            Self::Record => facts(2249, -1, "record", "record"),
+            Self::Void => facts(2278, 4, "void", "void"),
+            Self::Uuid => facts(2950, 16, "uuid", "uuid"),
+            Self::Jsonb => facts(3802, -1, "jsonb", "jsonb"),
+            Self::Regnamespace => facts(4089, 4, "regnamespace", "regnamespace"),
+            Self::Regrole => facts(4096, 4, "regrole", "regrole"),
+            Self::Rounded(..) => self.unrounded().facts(),
+            Self::Array(of) => {
+                let (_, oid, name) = of.as_element().unwrap_or(&(Self::Unknown, 2277, "anyarray"));
+                facts(*oid, -1, name, of.facts().catalog_name)
+            }
+        }
+    }
+
     /// Returns the identifier of the type in PostgreSQL's catalog.
     pub(crate) fn oid(self) -> u32 {
-        match self {
-            Self::Bool => 16,
-            Self::Bytea => 17,
-            Self::Int8 => 20,
-            Self::Int2 => 21,
-            Self::Int4 => 23,
-            Self::Text => 25,
-            Self::Float4 => 700,
-            Self::Float8 => 701,
-            Self::Char(_) => 1042,
-            Self::Varchar(_) => 1043,
-            Self::Date => 1082,
-            Self::Timestamp => 1114,
-            Self::TimestampTz => 1184,
-            Self::Numeric(_) => 1700,
-            Self::Uuid => 2950,
-            Self::Name => 19,
-            Self::OneByte => 18,
-            Self::Oid => 26,
-            Self::Regclass => 2205,
-            Self::Regtype => 2206,
-            Self::Regproc => 24,
-            Self::Regnamespace => 4089,
-            Self::Regrole => 4096,
-            Self::Int2Vector => 22,
-            Self::OidVector => 30,
-            Self::Json => 114,
-            Self::Jsonb => 3802,
-            Self::Interval => 1186,
-            Self::TimeOfDay => 1083,
-            Self::TimeTz => 1266,
-            Self::Rounded(..) => self.unrounded().oid(),
-            Self::Array(of) => of.as_element().map_or(2277, |(_, oid, _)| *oid),
-            Self::Record => 2249,
-            Self::Void => 2278,
-            Self::Unknown => 705,
-        }
+        self.facts().oid
+    }
+
+    /// Returns the bytes of a value, -1 if they vary.
+    pub(crate) fn size(self) -> i16 {
+        self.facts().size
+    }
+
+    /// Returns its name in SQL.
+    pub(crate) fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// Returns its name in the catalog; that of an array is that of its elements.
+    pub(crate) fn catalog_name(self) -> &'static str {
+        self.facts().catalog_name
     }
 
     /// Returns the type with an identifier of PostgreSQL; 0 leaves it open.
     pub(crate) fn of_oid(oid: u32) -> Option<Self> {
-        Some(match oid {
-            0 | 705 => Self::Unknown,
-            16 => Self::Bool,
-            17 => Self::Bytea,
-            20 => Self::Int8,
-            21 => Self::Int2,
-            23 => Self::Int4,
-            18 => Self::OneByte,
-            19 => Self::Name,
-            22 => Self::Int2Vector,
-            24 => Self::Regproc,
-            25 => Self::Text,
-            26 => Self::Oid,
-            30 => Self::OidVector,
-            114 => Self::Json,
-            1083 => Self::TimeOfDay,
-            1186 => Self::Interval,
-            1266 => Self::TimeTz,
-            2205 => Self::Regclass,
-            2206 => Self::Regtype,
-            2249 => Self::Record,
-            2278 => Self::Void,
-            3802 => Self::Jsonb,
-            4089 => Self::Regnamespace,
-            4096 => Self::Regrole,
-            700 => Self::Float4,
-            701 => Self::Float8,
-            1042 => Self::Char(u32::MAX),
-            1043 => Self::Varchar(None),
-            1082 => Self::Date,
-            1114 => Self::Timestamp,
-            1184 => Self::TimestampTz,
-            1700 => Self::Numeric(None),
-            2950 => Self::Uuid,
-            oid => {
-                let element = ELEMENTS.iter().find(|(_, array, _)| *array == oid);
-                return element.map(|(of, ..)| Self::Array(of));
-            }
-        })
+        if oid == 0 {
+            return Some(Self::Unknown);
+        }
+        let array = ELEMENTS.iter().find(|(_, array, _)| *array == oid).map(|(of, ..)| Self::Array(of));
+        array.or_else(|| Self::all().chain([Self::Void, Self::Unknown]).find(|of| of.oid() == oid))
+    }
+
+    /// Returns the types of which values can be in tables, without arrays.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        ELEMENTS.iter().map(|(of, ..)| *of)
     }
 
     /// Returns the type without limits of its values.
@@ -334,23 +337,6 @@ impl Type {
         matches!(self, Regclass | Regtype | Regproc | Regnamespace | Regrole)
     }
 
-    /// Returns the bytes of a value, -1 if they vary.
-    pub(crate) fn size(self) -> i16 {
-        match self {
-            Self::Bool | Self::OneByte => 1,
-            Self::Int2 => 2,
-            Self::Int4 | Self::Float4 | Self::Date | Self::Oid | Self::Void => 4,
-            of if of.is_reg() => 4,
-            Self::Int8 | Self::Float8 | Self::Timestamp | Self::TimestampTz | Self::TimeOfDay => 8,
-            Self::TimeTz => 12,
-            Self::Uuid | Self::Interval => 16,
-            Self::Name => 64,
-            Self::Unknown => -2,
-            Self::Rounded(..) => self.unrounded().size(),
-            _ => -1,
-        }
-    }
-
     /// Returns the limits of the type as PostgreSQL encodes them, -1 for none.
     pub(crate) fn modifier(self) -> i32 {
         match self {
@@ -361,46 +347,6 @@ impl Type {
             Self::Rounded(_, digits) => digits.into(),
             Self::Numeric(Some((digits, scale))) => (i32::from(digits) << 16 | i32::from(scale)) + 4,
             _ => -1,
-        }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Bool => "boolean",
-            Self::Int2 => "smallint",
-            Self::Int4 => "integer",
-            Self::Int8 => "bigint",
-            Self::Float4 => "real",
-            Self::Float8 => "double precision",
-            Self::Numeric(_) => "numeric",
-            Self::Text => "text",
-            Self::Varchar(_) => "character varying",
-            Self::Char(_) => "character",
-            Self::Bytea => "bytea",
-            Self::Date => "date",
-            Self::Timestamp => "timestamp without time zone",
-            Self::TimestampTz => "timestamp with time zone",
-            Self::Uuid => "uuid",
-            Self::Name => "name",
-            Self::OneByte => "\"char\"",
-            Self::Oid => "oid",
-            Self::Regclass => "regclass",
-            Self::Regtype => "regtype",
-            Self::Regproc => "regproc",
-            Self::Regnamespace => "regnamespace",
-            Self::Regrole => "regrole",
-            Self::Int2Vector => "int2vector",
-            Self::OidVector => "oidvector",
-            Self::Json => "json",
-            Self::Jsonb => "jsonb",
-            Self::Interval => "interval",
-            Self::TimeOfDay => "time without time zone",
-            Self::TimeTz => "time with time zone",
-            Self::Rounded(..) => self.unrounded().name(),
-            Self::Array(of) => of.as_element().map_or("anyarray", |(_, _, name)| name),
-            Self::Record => "record",
-            Self::Void => "void",
-            Self::Unknown => "unknown",
         }
     }
 
