@@ -10,17 +10,17 @@ use crate::{
 };
 
 pub(super) static FUNCTIONS: &[Function] = &[
-    function("abs", &[INT2], INT2, abs),
-    function("abs", &[INT4], INT4, abs),
-    function("abs", &[INT8], INT8, abs),
-    function("abs", &[NUMERIC], NUMERIC, abs),
-    function("abs", &[FLOAT4], FLOAT4, abs),
-    function("abs", &[FLOAT8], FLOAT8, abs),
-    function("acos", &[FLOAT8], FLOAT8, |call| within(call, 1.0, f64::acos)),
-    function("acosd", &[FLOAT8], FLOAT8, |call| within(call, 1.0, trigonometry::acosd)),
+    function("abs", &[INT2], INT2, |call| abs(&call.values[0], call.result)),
+    function("abs", &[INT4], INT4, |call| abs(&call.values[0], call.result)),
+    function("abs", &[INT8], INT8, |call| abs(&call.values[0], call.result)),
+    function("abs", &[NUMERIC], NUMERIC, |call| abs(&call.values[0], call.result)),
+    function("abs", &[FLOAT4], FLOAT4, |call| abs(&call.values[0], call.result)),
+    function("abs", &[FLOAT8], FLOAT8, |call| abs(&call.values[0], call.result)),
+    function("acos", &[FLOAT8], FLOAT8, |call| within_1(call, f64::acos)),
+    function("acosd", &[FLOAT8], FLOAT8, |call| within_1(call, trigonometry::acosd)),
     function("acosh", &[FLOAT8], FLOAT8, |call| in_domain(call, |x| x < 1.0, f64::acosh)),
-    function("asin", &[FLOAT8], FLOAT8, |call| within(call, 1.0, f64::asin)),
-    function("asind", &[FLOAT8], FLOAT8, |call| within(call, 1.0, trigonometry::asind)),
+    function("asin", &[FLOAT8], FLOAT8, |call| within_1(call, f64::asin)),
+    function("asind", &[FLOAT8], FLOAT8, |call| within_1(call, trigonometry::asind)),
     function("asinh", &[FLOAT8], FLOAT8, |call| ok(call.float(0).asinh())),
     function("atan", &[FLOAT8], FLOAT8, |call| ok(call.float(0).atan())),
     function("atan2", &[FLOAT8, FLOAT8], FLOAT8, |call| ok(call.float(0).atan2(call.float(1)))),
@@ -28,7 +28,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
         ok(trigonometry::in_degrees(call.float(0).atan2(call.float(1))))
     }),
     function("atand", &[FLOAT8], FLOAT8, |call| ok(trigonometry::in_degrees(call.float(0).atan()))),
-    function("atanh", &[FLOAT8], FLOAT8, |call| within(call, 1.0, f64::atanh)),
+    function("atanh", &[FLOAT8], FLOAT8, |call| within_1(call, f64::atanh)),
     function("cbrt", &[FLOAT8], FLOAT8, |call| ok(call.float(0).cbrt())),
     function("ceil", &[FLOAT8], FLOAT8, |call| ok(call.float(0).ceil())),
     function("ceil", &[NUMERIC], NUMERIC, |call| ok(precise::toward(call.numeric(0), 1)?)),
@@ -39,7 +39,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("cosh", &[FLOAT8], FLOAT8, |call| ok(call.float(0).cosh())),
     function("cot", &[FLOAT8], FLOAT8, |call| finite(call, |x| 1.0 / x.tan())),
     function("cotd", &[FLOAT8], FLOAT8, |call| finite(call, trigonometry::cotd)),
-    function("degrees", &[FLOAT8], FLOAT8, |call| fitting(call, call.float(0).to_degrees())),
+    function("degrees", &[FLOAT8], FLOAT8, |call| fitting(call.float(0).to_degrees(), &[call.float(0)])),
     function("div", &[NUMERIC, NUMERIC], NUMERIC, |call| {
         ok(precise::quotient(call.numeric(0), call.numeric(1))?)
     }),
@@ -67,16 +67,16 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("mod", &[INT8, INT8], INT8, modulo),
     function("mod", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(call.numeric(0).rem(call.numeric(1))?)),
     function("pi", &[], FLOAT8, |_| ok(std::f64::consts::PI)),
-    function("pow", &[FLOAT8, FLOAT8], FLOAT8, power),
+    function("pow", &[FLOAT8, FLOAT8], FLOAT8, |call| power(call.float(0), call.float(1))),
     function("pow", &[NUMERIC, NUMERIC], NUMERIC, |call| {
         ok(precise::power(call.numeric(0), call.numeric(1))?)
     }),
-    function("power", &[FLOAT8, FLOAT8], FLOAT8, power),
+    function("power", &[FLOAT8, FLOAT8], FLOAT8, |call| power(call.float(0), call.float(1))),
     function("power", &[NUMERIC, NUMERIC], NUMERIC, |call| {
         ok(precise::power(call.numeric(0), call.numeric(1))?)
     }),
     function("radians", &[FLOAT8], FLOAT8, |call| {
-        fitting(call, call.float(0) * (std::f64::consts::PI / 180.0))
+        fitting(call.float(0) * (std::f64::consts::PI / 180.0), &[call.float(0)])
     }),
     function("random", &[], FLOAT8, random).volatile(),
     function("round", &[FLOAT8], FLOAT8, |call| ok(call.float(0).round_ties_even())),
@@ -93,7 +93,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("sin", &[FLOAT8], FLOAT8, |call| finite(call, f64::sin)),
     function("sind", &[FLOAT8], FLOAT8, |call| finite(call, trigonometry::sind)),
     function("sinh", &[FLOAT8], FLOAT8, |call| ok(call.float(0).sinh())),
-    function("sqrt", &[FLOAT8], FLOAT8, sqrt),
+    function("sqrt", &[FLOAT8], FLOAT8, |call| sqrt(call.float(0))),
     function("sqrt", &[NUMERIC], NUMERIC, |call| ok(precise::sqrt(call.numeric(0))?)),
     function("tan", &[FLOAT8], FLOAT8, |call| finite(call, f64::tan)),
     function("tand", &[FLOAT8], FLOAT8, |call| finite(call, trigonometry::tand)),
@@ -108,17 +108,15 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("gen_random_uuid", &[], UUID, random_uuid).volatile(),
 ];
 
-fn abs(call: &Call<'_>) -> Result<Value> {
-    match &call.values[0] {
+/// Returns a number of a type without its sign.
+pub(crate) fn abs(number: &Value, of: Type) -> Result<Value> {
+    match number {
         Value::Int(number) => {
-            let positive = number.checked_abs().ok_or_else(|| out_of_range(call.result))?;
-            Value::Int(positive).fit(call.result, false)
+            let positive = number.checked_abs().ok_or_else(|| out_of_range(of))?;
+            Value::Int(positive).fit(of, false)
         }
         Value::Float(number) => ok(number.abs()),
-        Value::Numeric(number) => match number.compare(&Numeric::from_int(0)) {
-            std::cmp::Ordering::Less => ok(Numeric::from_int(0).sub(*number)?),
-            _ => ok(*number),
-        },
+        Value::Numeric(number) => ok(Numeric { digits: number.digits.abs(), ..*number }),
         other => Ok(other.clone()),
     }
 }
@@ -162,9 +160,8 @@ fn factorial(call: &Call<'_>) -> Result<Value> {
 }
 
 /// Returns a result, unless finite arguments have made it infinite.
-fn fitting(call: &Call<'_>, result: f64) -> Result<Value> {
-    let is_finite = |value: &Value| !matches!(value, Value::Float(number) if !number.is_finite());
-    match result.is_infinite() && call.values.iter().all(is_finite) {
+fn fitting(result: f64, arguments: &[f64]) -> Result<Value> {
+    match result.is_infinite() && arguments.iter().all(|argument| argument.is_finite()) {
         true => Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, "value out of range: overflow")),
         false => ok(result),
     }
@@ -181,11 +178,8 @@ fn in_domain(call: &Call<'_>, is_outside: fn(f64) -> bool, act: fn(f64) -> f64) 
     }
 }
 
-fn within(call: &Call<'_>, limit: f64, act: fn(f64) -> f64) -> Result<Value> {
-    match call.float(0).abs() > limit {
-        true => Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, "input is out of range")),
-        false => ok(act(call.float(0))),
-    }
+fn within_1(call: &Call<'_>, act: fn(f64) -> f64) -> Result<Value> {
+    in_domain(call, |number| number.abs() > 1.0, act)
 }
 
 fn finite(call: &Call<'_>, act: fn(f64) -> f64) -> Result<Value> {
@@ -195,7 +189,7 @@ fn finite(call: &Call<'_>, act: fn(f64) -> f64) -> Result<Value> {
 fn exp(call: &Call<'_>) -> Result<Value> {
     match call.float(0).exp() {
         0.0 if call.float(0).is_finite() => Err(underflow()),
-        result => fitting(call, result),
+        result => fitting(result, &[call.float(0)]),
     }
 }
 
@@ -208,25 +202,24 @@ fn logarithm(call: &Call<'_>, act: fn(f64) -> f64) -> Result<Value> {
     Err(SqlError::new("2201E", format!("cannot take logarithm of {of}")))
 }
 
-fn sqrt(call: &Call<'_>) -> Result<Value> {
-    match call.float(0) {
+pub(crate) fn sqrt(number: f64) -> Result<Value> {
+    match number {
         ..0.0 => Err(SqlError::new("2201F", "cannot take square root of a negative number")),
         number => ok(number.sqrt()),
     }
 }
 
-fn power(call: &Call<'_>) -> Result<Value> {
-    let (base, exponent) = (call.float(0), call.float(1));
+pub(crate) fn power(base: f64, exponent: f64) -> Result<Value> {
     if base == 0.0 && exponent < 0.0 {
         return Err(SqlError::new("2201F", "zero raised to a negative power is undefined"));
     }
-    if base < 0.0 && exponent.is_finite() && base.is_finite() && exponent.fract() != 0.0 {
+    if base < 0.0 && exponent.is_finite() && exponent.fract() != 0.0 {
         let message = "a negative number raised to a non-integer power yields a complex result";
         return Err(SqlError::new("2201F", message));
     }
     match base.powf(exponent) {
         0.0 if base != 0.0 && base.is_finite() && exponent.is_finite() => Err(underflow()),
-        result => fitting(call, result),
+        result => fitting(result, &[base, exponent]),
     }
 }
 

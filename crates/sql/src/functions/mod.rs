@@ -8,7 +8,7 @@ mod arrays;
 mod bytes;
 pub(crate) mod conditional;
 pub(crate) mod json;
-mod mathematics;
+pub(crate) mod mathematics;
 pub(crate) mod names;
 mod number_format;
 pub(crate) mod patterns;

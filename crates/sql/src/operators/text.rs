@@ -1,10 +1,10 @@
 //! What operators of numbers' bits, of texts and of patterns do.
 
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError},
     expr,
-    functions::{MOST_BYTES, patterns, precise, too_long},
-    types::{Type, Value, numeric::Numeric},
+    functions::{MOST_BYTES, mathematics, patterns, precise, too_long},
+    types::Value,
 };
 
 pub(super) fn bits(all: &[Value], act: fn(i64, i64) -> i64) -> Result<Value> {
@@ -22,25 +22,8 @@ pub(super) fn bits_of_one(all: &[Value], act: fn(i64) -> i64) -> Result<Value> {
 }
 
 pub(super) fn power(all: &[Value]) -> Result<Value> {
-    let [Value::Float(base), Value::Float(exponent)] = all else { return Ok(Value::Null) };
-    let invalid = |message: &str| SqlError::new("2201F", message);
-    if *base == 0.0 && *exponent < 0.0 {
-        return Err(invalid("zero raised to a negative power is undefined"));
-    }
-    if *base < 0.0 && exponent.is_finite() && exponent.fract() != 0.0 {
-        return Err(invalid("a negative number raised to a non-integer power yields a complex result"));
-    }
-    let result = base.powf(*exponent);
-    let out = |what: &str| SqlError::new(code::NUMERIC_OUT_OF_RANGE, format!("value out of range: {what}"));
-    match (base.is_finite() && exponent.is_finite(), result) {
-        (true, result) if result.is_infinite() => Err(out("overflow")),
-        (true, 0.0) if *base != 0.0 => Err(out("underflow")),
-        (_, result) => Ok(Value::Float(result)),
-    }
-}
-
-pub(super) fn power_of_numeric(all: &[Value]) -> Result<Value> {
     match all {
+        [Value::Float(base), Value::Float(exponent)] => mathematics::power(*base, *exponent),
         [Value::Numeric(base), Value::Numeric(exponent)] => {
             Ok(Value::Numeric(precise::power(*base, *exponent)?))
         }
@@ -48,28 +31,11 @@ pub(super) fn power_of_numeric(all: &[Value]) -> Result<Value> {
     }
 }
 
-pub(super) fn root(all: &[Value], act: fn(f64) -> f64) -> Result<Value> {
+pub(super) fn root(all: &[Value], act: fn(f64) -> Result<Value>) -> Result<Value> {
     match all {
-        [Value::Float(number)] => match act(*number) {
-            root if root.is_nan() && !number.is_nan() => {
-                Err(SqlError::new("2201F", "cannot take square root of a negative number"))
-            }
-            root => Ok(Value::Float(root)),
-        },
+        [Value::Float(number)] => act(*number),
         _ => Ok(Value::Null),
     }
-}
-
-pub(super) fn absolute(all: &[Value], of: Type) -> Result<Value> {
-    Ok(match all {
-        [Value::Int(number)] => {
-            let number = number.checked_abs().ok_or_else(|| crate::types::out_of_range(of))?;
-            return Value::Int(number).fit(of, false);
-        }
-        [Value::Float(number)] => Value::Float(number.abs()),
-        [Value::Numeric(number)] => Value::Numeric(Numeric { digits: number.digits.abs(), ..*number }),
-        _ => Value::Null,
-    })
 }
 
 pub(super) fn join_bytes(all: &[Value]) -> Result<Value> {
