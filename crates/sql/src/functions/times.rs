@@ -9,7 +9,7 @@ use crate::{
     operators,
     types::{
         Interval, Type, Value,
-        interval::out_of_range,
+        interval::{out_of_range, unit_name},
         part::{iso_week, part},
         time::{self, DAY, SECOND, civil, day_of, days_of_month},
     },
@@ -235,24 +235,8 @@ fn justified(span: Interval) -> Result<Interval> {
 
 /// Returns the name of a unit of `date_trunc`.
 fn unit(name: &str, of: Type) -> Result<&'static str> {
-    const UNITS: &[&[&str]] = &[
-        &["microseconds", "microsecond", "us", "usec", "usecs"],
-        &["milliseconds", "millisecond", "ms", "msec", "msecs"],
-        &["second", "seconds", "s", "sec", "secs"],
-        &["minute", "minutes", "m", "min", "mins"],
-        &["hour", "hours", "h", "hr", "hrs"],
-        &["day", "days", "d"],
-        &["week", "weeks", "w"],
-        &["month", "months", "mon", "mons"],
-        &["quarter", "qtr"],
-        &["year", "years", "y", "yr", "yrs"],
-        &["decade", "decades", "dec", "decs"],
-        &["century", "centuries", "c", "cent"],
-        &["millennium", "millennia", "mil", "mils"],
-    ];
     let lower = name.trim().to_ascii_lowercase();
-    let found = UNITS.iter().find(|names| names.contains(&lower.as_str()));
-    found.map(|names| names[0]).ok_or_else(|| {
+    unit_name(&lower).ok_or_else(|| {
         let message = format!("unit \"{lower}\" not recognized for type {}", of.name());
         SqlError::new(code::INVALID_PARAMETER_VALUE, message)
     })

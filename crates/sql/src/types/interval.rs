@@ -49,8 +49,6 @@ struct Sums {
 impl Sums {
     /// Adds a number of units; the part behind the point goes to smaller units.
     fn add(&mut self, whole: i64, fraction: f64, unit: Unit) -> Option<()> {
-        let of_months = |months: i64| whole.checked_mul(months);
-        let fraction_of_months = |months: f64| (fraction * months).round_ties_even() as i64;
         match unit {
             Unit::Microsecond => self.add_time(whole, fraction, 1),
             Unit::Millisecond => self.add_time(whole, fraction, 1000),
@@ -69,22 +67,10 @@ impl Sums {
                 self.months = self.months.checked_add(whole)?;
                 self.add_days(fraction * 30.0);
             }
-            Unit::Year => {
-                self.months =
-                    self.months.checked_add(of_months(12)?)?.checked_add(fraction_of_months(12.0))?;
-            }
-            Unit::Decade => {
-                self.months =
-                    self.months.checked_add(of_months(120)?)?.checked_add(fraction_of_months(120.0))?;
-            }
-            Unit::Century => {
-                self.months =
-                    self.months.checked_add(of_months(1200)?)?.checked_add(fraction_of_months(1200.0))?;
-            }
-            Unit::Millennium => {
-                self.months =
-                    self.months.checked_add(of_months(12_000)?)?.checked_add(fraction_of_months(12_000.0))?;
-            }
+            Unit::Year => self.add_years(whole, fraction, 1)?,
+            Unit::Decade => self.add_years(whole, fraction, 10)?,
+            Unit::Century => self.add_years(whole, fraction, 100)?,
+            Unit::Millennium => self.add_years(whole, fraction, 1000)?,
         }
         Some(())
     }
@@ -92,6 +78,13 @@ impl Sums {
     fn add_time(&mut self, whole: i64, fraction: f64, unit: i64) {
         let part = (fraction * unit as f64).round_ties_even() as i128;
         self.microseconds += i128::from(whole) * i128::from(unit) + part;
+    }
+
+    /// Adds units of some years; the part behind the point goes to months.
+    fn add_years(&mut self, whole: i64, fraction: f64, years: i64) -> Option<()> {
+        let part = (fraction * (12 * years) as f64).round_ties_even() as i64;
+        self.months = self.months.checked_add(whole.checked_mul(12 * years)?)?.checked_add(part)?;
+        Some(())
     }
 
     fn add_days(&mut self, days: f64) {
@@ -311,24 +304,45 @@ fn iso_units(text: &str, sums: &mut Sums, unit: fn(char) -> Option<Unit>) -> Opt
     Some(())
 }
 
-fn unit_of(word: &str) -> Option<Unit> {
+/// Returns the name of a unit for EXTRACT and `date_trunc`, from any of its names.
+pub(crate) fn unit_name(word: &str) -> Option<&'static str> {
     Some(match word {
         "us" | "usec" | "usecs" | "usecond" | "useconds" | "microsecond" | "microseconds" | "microsecon" => {
-            Unit::Microsecond
+            "microseconds"
         }
         "ms" | "msec" | "msecs" | "msecond" | "mseconds" | "millisecond" | "milliseconds" | "millisecon" => {
-            Unit::Millisecond
+            "milliseconds"
         }
-        "s" | "sec" | "secs" | "second" | "seconds" => Unit::Second,
-        "m" | "min" | "mins" | "minute" | "minutes" => Unit::Minute,
-        "h" | "hr" | "hrs" | "hour" | "hours" => Unit::Hour,
-        "d" | "day" | "days" => Unit::Day,
-        "w" | "week" | "weeks" => Unit::Week,
-        "mon" | "mons" | "month" | "months" => Unit::Month,
-        "y" | "yr" | "yrs" | "year" | "years" => Unit::Year,
-        "dec" | "decs" | "decade" | "decades" => Unit::Decade,
-        "c" | "cent" | "century" | "centuries" => Unit::Century,
-        "mil" | "mils" | "millennium" | "millennia" => Unit::Millennium,
+        "s" | "sec" | "secs" | "second" | "seconds" => "second",
+        "m" | "min" | "mins" | "minute" | "minutes" => "minute",
+        "h" | "hr" | "hrs" | "hour" | "hours" => "hour",
+        "d" | "day" | "days" => "day",
+        "w" | "week" | "weeks" => "week",
+        "mon" | "mons" | "month" | "months" => "month",
+        "qtr" | "quarter" => "quarter",
+        "y" | "yr" | "yrs" | "year" | "years" => "year",
+        "dec" | "decs" | "decade" | "decades" => "decade",
+        "c" | "cent" | "century" | "centuries" => "century",
+        "mil" | "mils" | "millennium" | "millennia" => "millennium",
+        _ => return None,
+    })
+}
+
+/// Returns a unit of spans, which have no quarters.
+fn unit_of(word: &str) -> Option<Unit> {
+    Some(match unit_name(word)? {
+        "microseconds" => Unit::Microsecond,
+        "milliseconds" => Unit::Millisecond,
+        "second" => Unit::Second,
+        "minute" => Unit::Minute,
+        "hour" => Unit::Hour,
+        "day" => Unit::Day,
+        "week" => Unit::Week,
+        "month" => Unit::Month,
+        "year" => Unit::Year,
+        "decade" => Unit::Decade,
+        "century" => Unit::Century,
+        "millennium" => Unit::Millennium,
         _ => return None,
     })
 }

@@ -2,6 +2,7 @@
 
 use super::{
     Type, Value,
+    interval::unit_name,
     numeric::Numeric,
     time::{self, DAY, SECOND, civil, day_of},
 };
@@ -72,7 +73,7 @@ pub(crate) fn part(field: &str, value: &Value, of: Type, is_exact: bool) -> Resu
         _ => None,
     };
     let Some(found) = found else {
-        let problem = if FIELDS.contains(&field) { "not supported" } else { "not recognized" };
+        let problem = if is_known(field) { "not supported" } else { "not recognized" };
         return Err(unknown(problem));
     };
     match (found, is_exact) {
@@ -89,54 +90,20 @@ pub(crate) fn part(field: &str, value: &Value, of: Type, is_exact: bool) -> Resu
     }
 }
 
-/// The names of all parts.
-const FIELDS: [&str; 23] = [
-    "microseconds",
-    "milliseconds",
-    "second",
-    "minute",
-    "hour",
-    "day",
-    "month",
-    "quarter",
-    "year",
-    "decade",
-    "century",
-    "millennium",
-    "week",
-    "isoyear",
-    "isodow",
-    "dow",
-    "doy",
-    "julian",
-    "epoch",
-    "timezone",
-    "timezone_hour",
-    "timezone_minute",
-    "date",
-];
-
 /// Returns the name of a part of which this is another one.
 fn canonical(field: &str) -> &str {
     match field {
-        "us" | "usec" | "usecs" | "usecond" | "useconds" | "microsecond" => "microseconds",
-        "ms" | "msec" | "msecs" | "msecond" | "mseconds" | "millisecond" => "milliseconds",
-        "s" | "sec" | "secs" | "seconds" => "second",
-        "m" | "min" | "mins" | "minutes" => "minute",
-        "h" | "hr" | "hrs" | "hours" => "hour",
-        "d" | "days" => "day",
-        "w" | "weeks" => "week",
-        "mon" | "mons" | "months" => "month",
-        "qtr" => "quarter",
-        "y" | "yr" | "yrs" | "years" => "year",
-        "dec" | "decs" | "decades" => "decade",
-        "c" | "cent" | "centuries" => "century",
-        "mil" | "mils" | "millennia" => "millennium",
-        "jd" | "julian" => "julian",
+        "jd" => "julian",
         "timezone_h" => "timezone_hour",
         "timezone_m" => "timezone_minute",
-        other => other,
+        other => unit_name(other).unwrap_or(other),
     }
+}
+
+/// Returns whether there is a part with a name, if not of all types.
+fn is_known(field: &str) -> bool {
+    let others = "isoyear isodow dow doy julian epoch timezone timezone_hour timezone_minute date";
+    unit_name(field).is_some() || others.split(' ').any(|other| other == field)
 }
 
 /// Returns a part of a time of day, or of the time of a span.
