@@ -10,7 +10,7 @@ use crate::{
     types::{
         Type, Value,
         array::Array,
-        json::{self, Json, put_quoted},
+        json::{self, Json, parts, put_quoted},
     },
 };
 
@@ -196,33 +196,6 @@ fn extract(call: &Call<'_>, is_text: bool) -> Result<Value> {
         Value::Json(_) => operators::json::jsonb_path(&all, is_text),
         _ => operators::json::json_path(&all, is_text),
     }
-}
-
-/// Splits the text of an array or object at the commas, and its pairs at the colons.
-fn parts(text: &str) -> Vec<(Option<&str>, &str)> {
-    let (mut depth, mut is_quoted, mut is_escaped) = (0usize, false, false);
-    let (mut from, mut key, mut found) = (1, None, Vec::new());
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = is_quoted,
-            b'"' => is_quoted = !is_quoted,
-            _ if is_quoted => {}
-            b'[' | b'{' => depth += 1,
-            b':' if depth == 1 => {
-                key = Some(text[from..at].trim());
-                from = at + 1;
-            }
-            b',' | b']' | b'}' if depth == 1 => {
-                found.push((key.take(), text[from..at].trim()));
-                (from, depth) = (at + 1, depth - usize::from(byte != b','));
-            }
-            b']' | b'}' => depth -= 1,
-            _ => {}
-        }
-    }
-    found.retain(|(_, value)| !value.is_empty());
-    found
 }
 
 fn array_length(call: &Call<'_>) -> Result<Value> {

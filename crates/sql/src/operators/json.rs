@@ -27,8 +27,8 @@ fn shown(raw: Option<&str>, is_text: bool) -> Result<Value> {
 
 pub(super) fn json_part(all: &[Value], is_text: bool) -> Result<Value> {
     match all {
-        [Value::Text(text), Value::Text(key)] => shown(json::raw_step(text, Step::Key(key))?, is_text),
-        [Value::Text(text), Value::Int(place)] => shown(json::raw_step(text, Step::Place(*place))?, is_text),
+        [Value::Text(text), Value::Text(key)] => shown(json::raw_step(text, Step::Key(key)), is_text),
+        [Value::Text(text), Value::Int(place)] => shown(json::raw_step(text, Step::Place(*place)), is_text),
         _ => Ok(Value::Null),
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn json_path(all: &[Value], is_text: bool) -> Result<Value> {
             (true, Ok(place)) => Step::Place(place),
             _ => Step::Key(step),
         };
-        match json::raw_step(at, step)? {
+        match json::raw_step(at, step) {
             Some(next) => at = next,
             None => return Ok(Value::Null),
         }

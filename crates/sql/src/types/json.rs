@@ -33,7 +33,7 @@ fn invalid() -> SqlError {
 
 /// Reads a value from a text.
 pub(crate) fn parse(text: &str) -> Result<Json> {
-    let mut reader = Reader { text, at: 0, depth: 0, is_exact: true };
+    let mut reader = Reader::new(text, true);
     let value = reader.value()?;
     reader.end()?;
     Ok(value)
@@ -41,7 +41,7 @@ pub(crate) fn parse(text: &str) -> Result<Json> {
 
 /// Checks that a text is one of type json, whose texts may have a zero character.
 pub(crate) fn check(text: &str) -> Result<()> {
-    let mut reader = Reader { text, at: 0, depth: 0, is_exact: false };
+    let mut reader = Reader::new(text, false);
     reader.value()?;
     reader.end()
 }
@@ -68,6 +68,10 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    fn new(text: &'a str, is_exact: bool) -> Self {
+        Self { text, at: 0, depth: 0, is_exact }
+    }
+
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
@@ -97,11 +101,7 @@ impl<'a> Reader<'a> {
         self.skip_space();
         let value = match self.rest().bytes().next().ok_or_else(invalid)? {
             b'{' => self.object()?,
-            b'[' => {
-                let mut values = Vec::new();
-                self.elements(|_, value| values.push(value))?;
-                Json::Array(values)
-            }
+            b'[' => self.array()?,
             b'"' => Json::Text(self.string()?),
             b'-' | b'0'..=b'9' => Json::Number(self.number()?),
             _ if self.word("true") => Json::Bool(true),
@@ -123,15 +123,9 @@ impl<'a> Reader<'a> {
 
     fn object(&mut self) -> Result<Json> {
         let mut pairs = Vec::new();
-        self.pairs(|_, key, value| pairs.push((key, value)))?;
-        Ok(object(pairs))
-    }
-
-    /// Calls `act` with the text, the key and the value of each pair.
-    fn pairs(&mut self, mut act: impl FnMut(&'a str, String, Json)) -> Result<()> {
         self.take("{");
         if self.take("}") {
-            return Ok(());
+            return Ok(Json::Object(pairs));
         }
         loop {
             self.skip_space();
@@ -139,12 +133,9 @@ impl<'a> Reader<'a> {
             if !self.take(":") {
                 return Err(invalid());
             }
-            self.skip_space();
-            let start = self.at;
-            let value = self.value()?;
-            act(&self.text[start..self.at], key, value);
+            pairs.push((key, self.value()?));
             if self.take("}") {
-                return Ok(());
+                return Ok(object(pairs));
             }
             if !self.take(",") {
                 return Err(invalid());
@@ -152,19 +143,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Calls `act` with the text and the value of each element.
-    fn elements(&mut self, mut act: impl FnMut(&'a str, Json)) -> Result<()> {
+    fn array(&mut self) -> Result<Json> {
+        let mut values = Vec::new();
         self.take("[");
         if self.take("]") {
-            return Ok(());
+            return Ok(Json::Array(values));
         }
         loop {
-            self.skip_space();
-            let start = self.at;
-            let value = self.value()?;
-            act(&self.text[start..self.at], value);
+            values.push(self.value()?);
             if self.take("]") {
-                return Ok(());
+                return Ok(Json::Array(values));
             }
             if !self.take(",") {
                 return Err(invalid());
@@ -584,28 +572,49 @@ fn place_of(place: i64, len: usize) -> Option<usize> {
     usize::try_from(place).ok().filter(|place| *place < len)
 }
 
-/// Returns the text of a part of a text of type json, as it is written there.
-pub(crate) fn raw_step<'a>(text: &'a str, step: Step<'_>) -> Result<Option<&'a str>> {
-    let mut reader = Reader { text, at: 0, depth: 0, is_exact: false };
-    reader.skip_space();
-    let mut found = None;
-    match (reader.rest().bytes().next(), step) {
-        (Some(b'{'), Step::Key(wanted)) => {
-            reader.pairs(|text, key, _| found = if key == wanted { Some(text) } else { found })?;
+/// Splits the text of an array or object at the commas, and its pairs at the colons.
+pub(crate) fn parts(text: &str) -> Vec<(Option<&str>, &str)> {
+    let (mut depth, mut is_quoted, mut is_escaped) = (0usize, false, false);
+    let (mut from, mut key, mut found) = (1, None, Vec::new());
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_quoted,
+            b'"' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            b'[' | b'{' => depth += 1,
+            b':' if depth == 1 => {
+                key = Some(text[from..at].trim());
+                from = at + 1;
+            }
+            b',' | b']' | b'}' if depth == 1 => {
+                found.push((key.take(), text[from..at].trim()));
+                (from, depth) = (at + 1, depth - usize::from(byte != b','));
+            }
+            b']' | b'}' => depth -= 1,
+            _ => {}
         }
-        (Some(b'['), step) => {
-            let place = match step {
-                Step::Place(place) => Some(place),
-                Step::Key(_) => None,
-            };
-            let Some(place) = place else { return Ok(None) };
-            let mut all = Vec::new();
-            reader.elements(|text, _| all.push(text))?;
-            found = place_of(place, all.len()).map(|at| all[at]);
-        }
-        _ => {}
     }
-    Ok(found)
+    found.retain(|(_, value)| !value.is_empty());
+    found
+}
+
+/// Returns the text of a part of a text of type json, as it is written there.
+pub(crate) fn raw_step<'a>(text: &'a str, step: Step<'_>) -> Option<&'a str> {
+    let text = text.trim();
+    match step {
+        Step::Key(wanted) if text.starts_with('{') => {
+            let is_it = |key: &str| Reader::new(key, false).string().is_ok_and(|key| key == wanted);
+            // Of several values with one key the last one counts.
+            let found = parts(text).into_iter().rev().find(|(key, _)| key.is_some_and(is_it));
+            found.map(|(_, value)| value)
+        }
+        Step::Place(place) if is_array(text) => {
+            let all = parts(text);
+            place_of(place, all.len()).map(|at| all[at].1)
+        }
+        _ => None,
+    }
 }
 
 /// A step from a value to a part of it.
