@@ -24,13 +24,13 @@ pub(super) static FUNCTIONS: &[Function] = &[
     })
     .takes_null(),
     function("array_dims", &[ANYARRAY], TEXT, array_dims),
-    function("array_fill", &[ANYELEMENT, INT4S], ANYARRAY, array_fill).takes_null(),
-    function("array_fill", &[ANYELEMENT, INT4S, INT4S], ANYARRAY, array_fill).takes_null(),
+    function("array_fill", &[ANYELEMENT, INT4S, INT4S], ANYARRAY, array_fill).takes_null().optional(1),
     function("array_length", &[ANYARRAY, INT4], INT4, |call| bound(call, |(count, _)| count as i64)),
     function("array_lower", &[ANYARRAY, INT4], INT4, |call| bound(call, |(_, first)| first.into())),
     function("array_ndims", &[ANYARRAY], INT4, array_ndims),
-    function("array_position", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], INT4, array_position).takes_null(),
-    function("array_position", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE, INT4], INT4, array_position).takes_null(),
+    function("array_position", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE, INT4], INT4, array_position)
+        .takes_null()
+        .optional(1),
     function("array_positions", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], INT4S, array_positions).takes_null(),
     function("array_prepend", &[ANYCOMPATIBLE, ANYCOMPATIBLEARRAY], ANYCOMPATIBLEARRAY, |call| {
         prepend(call.values)

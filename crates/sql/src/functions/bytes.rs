@@ -28,8 +28,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("md5", &[BYTEA], TEXT, |call| ok(hex(&md5::Md5::digest(call.bytes(0))))),
     function("md5", &[TEXT], TEXT, |call| ok(hex(&md5::Md5::digest(call.text(0))))),
     function("octet_length", &[BYTEA], INT4, |call| ok(call.bytes(0).len() as i64)),
-    function("overlay", &[BYTEA, BYTEA, INT4], BYTEA, overlay),
-    function("overlay", &[BYTEA, BYTEA, INT4, INT4], BYTEA, overlay),
+    function("overlay", &[BYTEA, BYTEA, INT4, INT4], BYTEA, overlay).optional(1),
     function("position", &[BYTEA, BYTEA], INT4, position),
     function("rtrim", &[BYTEA, BYTEA], BYTEA, |call| trimmed(call, false, true)),
     function("set_bit", &[BYTEA, INT8, INT4], BYTEA, |call| bit(call, Some(call.int(2)))),
@@ -38,10 +37,8 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("sha256", &[BYTEA], BYTEA, |call| ok(sha2::Sha256::digest(call.bytes(0)).to_vec())),
     function("sha384", &[BYTEA], BYTEA, |call| ok(sha2::Sha384::digest(call.bytes(0)).to_vec())),
     function("sha512", &[BYTEA], BYTEA, |call| ok(sha2::Sha512::digest(call.bytes(0)).to_vec())),
-    function("substr", &[BYTEA, INT4], BYTEA, substring),
-    function("substr", &[BYTEA, INT4, INT4], BYTEA, substring),
-    function("substring", &[BYTEA, INT4], BYTEA, substring),
-    function("substring", &[BYTEA, INT4, INT4], BYTEA, substring),
+    function("substr", &[BYTEA, INT4, INT4], BYTEA, substring).optional(1),
+    function("substring", &[BYTEA, INT4, INT4], BYTEA, substring).optional(1),
 ];
 
 fn hex(bytes: &[u8]) -> String {

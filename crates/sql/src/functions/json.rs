@@ -23,8 +23,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("json_build_object", &[ANY], JSON, build_object).variadic().stable().takes_null(),
     function("json_extract_path", &[JSON, TEXTS], JSON, |call| extract(call, false)).variadic(),
     function("json_extract_path_text", &[JSON, TEXTS], TEXT, |call| extract(call, true)).variadic(),
-    function("json_object", &[TEXTS], JSON, object),
-    function("json_object", &[TEXTS, TEXTS], JSON, object),
+    function("json_object", &[TEXTS, TEXTS], JSON, object).optional(1),
     function("json_strip_nulls", &[JSON], JSON, strip_nulls),
     function("json_typeof", &[JSON], TEXT, type_name),
     function("jsonb_array_length", &[JSONB], INT4, array_length),
@@ -37,8 +36,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("jsonb_insert", &[JSONB, TEXTS, JSONB, BOOL], JSONB, insert)
         .names(&["jsonb_in", "path", "replacement", "insert_after"])
         .defaults(&["false"]),
-    function("jsonb_object", &[TEXTS], JSONB, object),
-    function("jsonb_object", &[TEXTS, TEXTS], JSONB, object),
+    function("jsonb_object", &[TEXTS, TEXTS], JSONB, object).optional(1),
     function("jsonb_pretty", &[JSONB], TEXT, pretty),
     function("jsonb_set", &[JSONB, TEXTS, JSONB, BOOL], JSONB, set)
         .names(&["jsonb_in", "path", "replacement", "create_if_missing"])

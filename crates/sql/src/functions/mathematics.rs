@@ -80,8 +80,8 @@ pub(super) static FUNCTIONS: &[Function] = &[
     }),
     function("random", &[], FLOAT8, random).volatile(),
     function("round", &[FLOAT8], FLOAT8, |call| ok(call.float(0).round_ties_even())),
-    function("round", &[NUMERIC], NUMERIC, |call| ok(call.numeric(0).rounded(0)?)),
-    function("round", &[NUMERIC, INT4], NUMERIC, |call| ok(precise::round(call.numeric(0), call.int(1))?)),
+    function("round", &[NUMERIC, INT4], NUMERIC, |call| ok(precise::round(call.numeric(0), call.int(1))?))
+        .optional(1),
     function("scale", &[NUMERIC], INT4, |call| ok(i64::from(call.numeric(0).scale))),
     function("sign", &[FLOAT8], FLOAT8, |call| match call.float(0) {
         zero if zero == 0.0 || zero.is_nan() => ok(zero.abs()),
@@ -100,8 +100,8 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("tanh", &[FLOAT8], FLOAT8, |call| ok(call.float(0).tanh())),
     function("trim_scale", &[NUMERIC], NUMERIC, |call| ok(precise::trimmed(call.numeric(0)))),
     function("trunc", &[FLOAT8], FLOAT8, |call| ok(call.float(0).trunc())),
-    function("trunc", &[NUMERIC], NUMERIC, |call| ok(precise::trunc(call.numeric(0), 0)?)),
-    function("trunc", &[NUMERIC, INT4], NUMERIC, |call| ok(precise::trunc(call.numeric(0), call.int(1))?)),
+    function("trunc", &[NUMERIC, INT4], NUMERIC, |call| ok(precise::trunc(call.numeric(0), call.int(1))?))
+        .optional(1),
     function("width_bucket", &[ANYCOMPATIBLE, ANYCOMPATIBLEARRAY], INT4, bucket_of_array),
     function("width_bucket", &[FLOAT8, FLOAT8, FLOAT8, INT4], INT4, bucket_of_float),
     function("width_bucket", &[NUMERIC, NUMERIC, NUMERIC, INT4], INT4, bucket_of_numeric),

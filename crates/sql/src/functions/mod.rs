@@ -89,6 +89,8 @@ pub(crate) struct Function {
     pub(crate) names: &'static [&'static str],
     /// The values of the last arguments that a call may leave out, as literals.
     pub(crate) defaults: &'static [&'static str],
+    /// The number of last arguments that a call may leave out, which has no value then.
+    pub(crate) optional: usize,
     /// The last argument is an array, which a call may give as separate values.
     pub(crate) is_variadic: bool,
     pub(crate) result: DeclaredType,
@@ -209,6 +211,7 @@ pub(crate) const fn function(
         arguments,
         names: &[],
         defaults: &[],
+        optional: 0,
         is_variadic: false,
         result,
         volatility: Volatility::Immutable,
@@ -246,6 +249,18 @@ impl Function {
     /// Lets calls leave out the last arguments.
     pub(crate) const fn defaults(self, defaults: &'static [&'static str]) -> Self {
         Self { defaults, ..self }
+    }
+
+    /// Lets calls leave out so many last arguments. For the catalog each number of arguments is a
+    /// function of its own.
+    pub(crate) const fn optional(self, optional: usize) -> Self {
+        Self { optional, ..self }
+    }
+
+    /// Returns the arguments of each function that the catalog has for this one.
+    pub(crate) fn forms(&self) -> impl Iterator<Item = &'static [DeclaredType]> + use<> {
+        let arguments = self.arguments;
+        (arguments.len() - self.optional..=arguments.len()).map(|count| &arguments[..count])
     }
 }
 

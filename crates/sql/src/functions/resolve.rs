@@ -82,7 +82,7 @@ impl Candidate {
             };
             declared.resize(count.max(declared.len() + 1), last);
         }
-        let least = declared.len().checked_sub(function.defaults.len())?;
+        let least = declared.len().checked_sub(function.defaults.len().max(function.optional))?;
         if is_spread && !function.is_variadic || !(least..=declared.len()).contains(&count) {
             return None;
         }

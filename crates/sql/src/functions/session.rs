@@ -20,8 +20,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     })
     .stable(),
     function("current_schemas", &[BOOL], NAMES, |call| ok(schemas(call, call.bool(0))?)).stable(),
-    function("current_setting", &[TEXT], TEXT, current_setting).stable(),
-    function("current_setting", &[TEXT, BOOL], TEXT, current_setting).stable(),
+    function("current_setting", &[TEXT, BOOL], TEXT, current_setting).stable().optional(1),
     function("current_user", &[], NAME, |call| ok(&*call.context.user)).stable(),
     function("getdatabaseencoding", &[], NAME, |_| ok("UTF8")).stable(),
     // The type `inet` is not there; a client of the Unix socket has no address.

@@ -55,12 +55,15 @@ fn the_documentation_lists_all_functions() {
 fn each_function_is_in_the_table_once_and_its_declaration_is_consistent() {
     let mut known = BTreeSet::new();
     for function in all() {
-        let arguments: Vec<&str> = function.arguments.iter().map(|of| of.name()).collect();
-        let shown = format!("{}({})", function.name, arguments.join(", "));
-        assert!(known.insert(shown.clone()), "{shown} is in the table twice");
-        assert!(function.defaults.len() <= function.arguments.len(), "{shown} has too many defaults");
-        assert!(matches!(function.names.len(), 0) || function.names.len() == arguments.len(), "{shown}");
-        assert!(!function.is_variadic || !arguments.is_empty(), "{shown} is variadic of nothing");
+        let Function { name, arguments, names, defaults, .. } = function;
+        for form in function.forms() {
+            let types: Vec<&str> = form.iter().map(|of| of.name()).collect();
+            let shown = format!("{name}({})", types.join(", "));
+            assert!(known.insert(shown.clone()), "{shown} is in the table twice");
+        }
+        assert!(defaults.len() <= arguments.len(), "{name} has too many defaults");
+        assert!(names.is_empty() || names.len() == arguments.len(), "{name} has unnamed arguments");
+        assert!(!function.is_variadic || !arguments.is_empty(), "{name} is variadic of nothing");
     }
 }
 

@@ -21,17 +21,19 @@ const CSTRING: u32 = 2275;
 struct Procedure {
     oid: u32,
     name: &'static str,
-    function: Option<&'static Function>,
+    /// The function with the arguments that a call gives.
+    function: Option<(&'static Function, &'static [DeclaredType])>,
 }
 
 static PROCEDURES: LazyLock<Vec<Procedure>> = LazyLock::new(|| {
     let of_types: HashMap<u32, &str> = types::functions().map(|(name, oid)| (oid, name)).collect();
     let of_types = of_types.into_iter().map(|(oid, name)| Procedure { oid, name, function: None });
     let mut numbers = Numbers::default();
-    let of_table = functions::all().map(|function| {
-        let types: Vec<&str> = function.arguments.iter().map(|of| of.name()).collect();
+    let forms = functions::all().flat_map(|function| function.forms().map(move |form| (function, form)));
+    let of_table = forms.map(|(function, arguments)| {
+        let types: Vec<&str> = arguments.iter().map(|of| of.name()).collect();
         let oid = numbers.of_name(&types.join(","), 0, function.name);
-        Procedure { oid, name: function.name, function: Some(function) }
+        Procedure { oid, name: function.name, function: Some((function, arguments)) }
     });
     let mut all: Vec<Procedure> = of_types.chain(of_table).collect();
     all.sort_by_key(|one| one.oid);
@@ -53,8 +55,8 @@ impl Procedure {
     fn row(&self) -> Vec<Value> {
         let oid_of = |of: &DeclaredType| of.oid();
         let (arguments, result, is_strict, volatility, defaults) = match self.function {
-            Some(function) => (
-                function.arguments.iter().map(oid_of).collect(),
+            Some((function, arguments)) => (
+                arguments.iter().map(oid_of).collect(),
                 function.result.oid(),
                 function.is_strict,
                 function.volatility,
@@ -67,9 +69,9 @@ impl Procedure {
             Volatility::Stable => 's',
             Volatility::Volatile => 'v',
         };
-        let is_variadic = self.function.is_some_and(|function| function.is_variadic);
+        let is_variadic = self.function.is_some_and(|(function, _)| function.is_variadic);
         let variadic = arguments.last().copied().filter(|_| is_variadic).unwrap_or_default();
-        let names = self.function.map(|function| function.names).filter(|names| !names.is_empty());
+        let names = self.function.map(|(function, _)| function.names).filter(|names| !names.is_empty());
         row![
             self.oid,
             self.name,
