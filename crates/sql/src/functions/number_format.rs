@@ -39,14 +39,16 @@ enum Node {
     Char(char),
 }
 
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
 enum Lead {
+    #[default]
     None,
     Before,
     After,
 }
 
 /// A template, as `NUMDesc` of PostgreSQL.
+#[derive(Default)]
 struct Template {
     nodes: Vec<Node>,
     before: usize,
@@ -77,25 +79,7 @@ impl Template {
         if text.len() > MOST {
             return Err(SqlError::new(code::PROGRAM_LIMIT, "the template is too long"));
         }
-        let mut made = Self {
-            nodes: Vec::new(),
-            before: 0,
-            after: 0,
-            shift: 0,
-            zero_start: 0,
-            zero_end: 0,
-            lead: Lead::None,
-            before_sign: 0,
-            has_point: false,
-            has_zero: false,
-            is_filled: false,
-            is_bracketed: false,
-            has_minus: false,
-            has_plus: false,
-            is_scientific: false,
-            is_shifted: false,
-            is_roman: false,
-        };
+        let mut made = Self::default();
         let mut rest = text;
         while let Some(char) = rest.chars().next() {
             rest = made.read_one(char, rest)?;
@@ -265,7 +249,7 @@ fn scientific(text: &str) -> String {
 fn shown(number: Numeric, template: &str) -> Result<Value> {
     let template = Template::read(template)?;
     if template.is_scientific {
-        return ok(scientific_numeric(number, template.after)?);
+        return ok(scientific_numeric(number, template.after));
     }
     let number = match template.shift {
         0 => number,
@@ -281,64 +265,34 @@ fn shown(number: Numeric, template: &str) -> Result<Value> {
     ok(write(&template, &text))
 }
 
-fn scientific_numeric(number: Numeric, after: usize) -> Result<String> {
-    let text = number.to_string();
-    let unsigned = text.trim_start_matches('-');
-    let digits: String = unsigned.chars().filter(char::is_ascii_digit).collect();
-    let Some(first) = digits.find(|digit| digit != '0') else {
-        return Ok(scientific(&format!("{:.after$}e0", 0.0)));
-    };
-    let point = unsigned.find('.').unwrap_or(unsigned.len());
-    let mut exponent = point as i64 - 1 - first as i64;
-    let significant: String = digits[first..].chars().chain(std::iter::repeat('0')).take(after + 2).collect();
-    // One digit more than is shown decides the rounding.
-    let mut rounded: Vec<u8> = significant.bytes().map(|digit| digit - b'0').collect();
-    if rounded.pop().is_some_and(|last| last >= 5) {
-        let mut at = rounded.len();
-        loop {
-            if at == 0 {
-                rounded.insert(0, 1);
-                rounded.pop();
-                exponent += 1;
-                break;
-            }
-            at -= 1;
-            match rounded[at] {
-                9 => rounded[at] = 0,
-                digit => {
-                    rounded[at] = digit + 1;
-                    break;
-                }
-            }
-        }
+/// Returns a number with one digit before the point and `after` behind it.
+fn scientific_numeric(number: Numeric, after: usize) -> String {
+    let digits = number.digits.unsigned_abs();
+    if digits == 0 {
+        return scientific(&format!("{:.after$}e0", 0.0));
     }
-    let shown: String = rounded.iter().map(|digit| char::from(b'0' + digit)).collect();
-    let sign = if text.starts_with('-') { "-" } else { "" };
+    let (count, width) = (digits.ilog10() as usize + 1, after + 1);
+    // The digits that are not shown decide the rounding.
+    let shown = match count.saturating_sub(width) as u32 {
+        0 => digits,
+        gone => (digits + 5 * 10u128.pow(gone - 1)) / 10u128.pow(gone),
+    };
+    let shown = format!("{shown:0<width$}");
+    // It has one more digit if it was rounded up to a power of ten.
+    let exponent = (count + shown.len() - width) as i64 - 1 - i64::from(number.scale);
+    let sign = if number.digits < 0 { "-" } else { "" };
     let point = if after > 0 { "." } else { "" };
-    Ok(scientific(&format!("{sign}{}{point}{}e{exponent}", &shown[..1], &shown[1..])))
+    scientific(&format!("{sign}{}{point}{}e{exponent}", &shown[..1], &shown[1..width]))
 }
 
 fn write_roman(template: &Template, text: &str) -> String {
-    const PARTS: &[(i64, &str)] = &[
-        (1000, "M"),
-        (900, "CM"),
-        (500, "D"),
-        (400, "CD"),
-        (100, "C"),
-        (90, "XC"),
-        (50, "L"),
-        (40, "XL"),
-        (10, "X"),
-        (9, "IX"),
-        (5, "V"),
-        (4, "IV"),
-        (1, "I"),
-    ];
+    const LETTERS: &str = "M CM D CD C XC L XL X IX V IV I";
+    const VALUES: [i64; 13] = [1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1];
     let mut roman = String::new();
     match text.split('.').next().and_then(|whole| whole.parse::<i64>().ok()) {
         Some(mut number @ 1..4000) => {
-            for (value, letters) in PARTS {
-                while number >= *value {
+            for (value, letters) in VALUES.into_iter().zip(LETTERS.split(' ')) {
+                while number >= value {
                     roman.push_str(letters);
                     number -= value;
                 }
