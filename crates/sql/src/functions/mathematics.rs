@@ -61,7 +61,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("log", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(precise::log(call.numeric(0), call.numeric(1))?)),
     function("log10", &[FLOAT8], FLOAT8, |call| logarithm(call, f64::log10)),
     function("log10", &[NUMERIC], NUMERIC, |call| ok(precise::log(Numeric::from_int(10), call.numeric(0))?)),
-    function("min_scale", &[NUMERIC], INT4, |call| ok(i64::from(precise::trimmed(call.numeric(0)).scale))),
+    function("min_scale", &[NUMERIC], INT4, |call| ok(i64::from(call.numeric(0).trimmed().scale))),
     function("mod", &[INT2, INT2], INT2, modulo),
     function("mod", &[INT4, INT4], INT4, modulo),
     function("mod", &[INT8, INT8], INT8, modulo),
@@ -98,7 +98,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("tan", &[FLOAT8], FLOAT8, |call| finite(call, f64::tan)),
     function("tand", &[FLOAT8], FLOAT8, |call| finite(call, trigonometry::tand)),
     function("tanh", &[FLOAT8], FLOAT8, |call| ok(call.float(0).tanh())),
-    function("trim_scale", &[NUMERIC], NUMERIC, |call| ok(precise::trimmed(call.numeric(0)))),
+    function("trim_scale", &[NUMERIC], NUMERIC, |call| ok(call.numeric(0).trimmed())),
     function("trunc", &[FLOAT8], FLOAT8, |call| ok(call.float(0).trunc())),
     function("trunc", &[NUMERIC, INT4], NUMERIC, |call| ok(precise::trunc(call.numeric(0), call.int(1))?))
         .optional(1),

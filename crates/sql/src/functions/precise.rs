@@ -38,14 +38,6 @@ fn is_zero(number: Numeric) -> bool {
     number.compare(&ZERO).is_eq()
 }
 
-/// Removes zeros at the end behind the point.
-pub(super) fn trimmed(mut number: Numeric) -> Numeric {
-    while number.scale > 0 && number.digits % 10 == 0 {
-        number = Numeric { digits: number.digits / 10, scale: number.scale - 1 };
-    }
-    number
-}
-
 /// Cuts the digits behind a place, which is before the point if it is negative.
 pub(super) fn trunc(number: Numeric, scale: i64) -> Result<Numeric> {
     let scale = scale.clamp(-2000, 2000);
@@ -132,36 +124,16 @@ fn rounded(number: &DBig, scale: i64) -> Result<Numeric> {
     scaled(digits, scale)
 }
 
-/// The first digits of a number, as PostgreSQL estimates with them: groups of four and the weight
-/// of the first of them.
-fn groups(number: Numeric) -> (Vec<u32>, i64) {
-    let text = number.to_string();
-    let unsigned = text.trim_start_matches('-');
-    let (whole, part) = unsigned.split_once('.').unwrap_or((unsigned, ""));
-    let whole = format!("{:0>1$}", whole, whole.len().div_ceil(4) * 4);
-    let part = format!("{:0<1$}", part, part.len().div_ceil(4) * 4);
-    let all = whole.clone() + &part;
-    let group = |four: &[u8]| four.iter().fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
-    let mut groups: Vec<u32> = all.as_bytes().chunks(4).map(group).collect();
-    let leading = groups.iter().take_while(|group| **group == 0).count();
-    groups.drain(..leading);
-    while groups.last() == Some(&0) {
-        groups.pop();
-    }
-    let weight = if groups.is_empty() { 0 } else { whole.len() as i64 / 4 - 1 - leading as i64 };
-    (groups, weight)
-}
-
 /// Estimates the place of the first digit of a natural logarithm (`estimate_ln_dweight`).
 fn logarithm_weight(number: Numeric) -> Result<i64> {
     let one = Numeric::from_int(1);
     let is_near = number.compare(&Numeric { digits: 9, scale: 1 }).is_ge()
         && number.compare(&Numeric { digits: 11, scale: 1 }).is_le();
     if is_near {
-        let (groups, weight) = groups(number.sub(one)?);
+        let (groups, weight) = number.sub(one)?.groups();
         return Ok(groups.first().map_or(0, |first| weight * 4 + f64::from(*first).log10() as i64));
     }
-    let (groups, weight) = groups(number);
+    let (groups, weight) = number.groups();
     let (mut digits, mut weight) = (f64::from(groups.first().copied().unwrap_or(0)), weight * 4);
     if let Some(second) = groups.get(1) {
         digits = digits * 10_000.0 + f64::from(*second);
@@ -222,7 +194,7 @@ pub(super) fn sqrt(number: Numeric) -> Result<Numeric> {
     if negative(number) {
         return Err(SqlError::new("2201F", "cannot take square root of a negative number"));
     }
-    let (_, weight) = groups(number);
+    let (_, weight) = number.groups();
     let scale = (SIGNIFICANT - ((weight + 1) * 4 / 2 - 1)).max(number.scale.into());
     match is_zero(number) {
         true => ZERO.rounded(u16::try_from(scale).map_err(|_| overflow())?),

@@ -9,6 +9,7 @@ use crate::{
     error::{Result, SqlError, code},
     types::{
         Interval, Value,
+        moment::{DAYS, MONTHS},
         time::{self, DAY, SECOND, civil, day_of, days_of_month},
     },
 };
@@ -21,21 +22,6 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("to_timestamp", &[TEXT, TEXT], TIMESTAMPTZ, to_timestamp).stable(),
 ];
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 const ROMAN: [&str; 12] = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"];
 
 /// The fields of templates; those that contain others are first.

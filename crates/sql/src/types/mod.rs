@@ -4,7 +4,7 @@ pub(crate) mod array;
 pub(crate) mod encode;
 pub(crate) mod interval;
 pub(crate) mod json;
-mod moment;
+pub(crate) mod moment;
 pub(crate) mod numeric;
 pub(crate) mod part;
 pub(crate) mod text;

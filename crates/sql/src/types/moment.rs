@@ -441,28 +441,34 @@ pub(super) fn micros_of(fraction: &str) -> Option<i64> {
     Some((tenths + 5) / 10)
 }
 
+/// The names of months and of days of the week.
+pub(crate) const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+pub(crate) const DAYS: [&str; 7] =
+    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+
 /// Returns the month with a name, or with its first letters.
 fn month_of(word: &str) -> Option<i64> {
-    const MONTHS: [&str; 12] = [
-        "january",
-        "february",
-        "march",
-        "april",
-        "may",
-        "june",
-        "july",
-        "august",
-        "september",
-        "october",
-        "november",
-        "december",
-    ];
-    let is_it = |month: &&str| *month == word || word.len() == 3 && month.starts_with(word);
+    let is_it = |month: &&str| {
+        month.eq_ignore_ascii_case(word) || word.len() == 3 && month[..3].eq_ignore_ascii_case(word)
+    };
     let found = MONTHS.iter().position(is_it).or_else(|| (word == "sept").then_some(8));
     found.map(|at| at as i64 + 1)
 }
 
 fn is_week_day(word: &str) -> bool {
-    const DAYS: [&str; 7] = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
-    DAYS.iter().any(|day| *day == word || day.starts_with(word) && matches!(word.len(), 3 | 4))
+    let begins = |day: &str| matches!(word.len(), 3 | 4) && day[..word.len()].eq_ignore_ascii_case(word);
+    DAYS.iter().any(|day| day.eq_ignore_ascii_case(word) || begins(day))
 }

@@ -47,6 +47,26 @@ impl Numeric {
         self
     }
 
+    /// Returns the digits in groups of four around the point, as PostgreSQL has them: without groups
+    /// of zeros at the begin and at the end. Returns the weight of the first group, too.
+    pub(crate) fn groups(self) -> (Vec<u16>, i64) {
+        let text = self.to_string();
+        let unsigned = text.trim_start_matches('-');
+        let (whole, part) = unsigned.split_once('.').unwrap_or((unsigned, ""));
+        let whole = format!("{:0>1$}", whole, whole.len().div_ceil(4) * 4);
+        let part = format!("{:0<1$}", part, part.len().div_ceil(4) * 4);
+        let all = whole.clone() + &part;
+        let group = |four: &[u8]| four.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
+        let mut groups: Vec<u16> = all.as_bytes().chunks(4).map(group).collect();
+        let leading = groups.iter().take_while(|group| **group == 0).count();
+        groups.drain(..leading);
+        while groups.last() == Some(&0) {
+            groups.pop();
+        }
+        let weight = if groups.is_empty() { 0 } else { whole.len() as i64 / 4 - 1 - leading as i64 };
+        (groups, weight)
+    }
+
     pub(crate) fn to_float(self) -> f64 {
         self.to_string().parse().unwrap_or(f64::NAN)
     }

@@ -232,28 +232,9 @@ pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
 }
 
 fn put_numeric(into: &mut Vec<u8>, number: Numeric) {
-    // Groups of four digits around the point.
-    let text = number.to_string();
-    let unsigned = text.trim_start_matches('-');
-    let (whole, part) = unsigned.split_once('.').unwrap_or((unsigned, ""));
-    let whole = format!("{:0>1$}", whole, whole.len().div_ceil(4) * 4);
-    let part = format!("{:0<1$}", part, part.len().div_ceil(4) * 4);
-    let all = whole.clone() + &part;
-    let mut groups: Vec<u16> = all
-        .as_bytes()
-        .chunks(4)
-        .map(|four| four.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0')))
-        .collect();
-    let mut weight = (whole.len() / 4) as i16 - 1;
-    while groups.first() == Some(&0) {
-        groups.remove(0);
-        weight -= 1;
-    }
-    while groups.last() == Some(&0) {
-        groups.pop();
-    }
+    let (groups, weight) = number.groups();
     into.extend((groups.len() as u16).to_be_bytes());
-    into.extend(if groups.is_empty() { 0 } else { weight }.to_be_bytes());
+    into.extend((weight as i16).to_be_bytes());
     into.extend(if number.digits < 0 { 0x4000u16 } else { 0 }.to_be_bytes());
     into.extend(number.scale.to_be_bytes());
     groups.iter().for_each(|group| into.extend(group.to_be_bytes()));
