@@ -121,6 +121,19 @@ pub(crate) enum Comparison {
 }
 
 impl Comparison {
+    /// Returns the comparison that an operator is.
+    pub(crate) fn named(operator: &str) -> Option<Self> {
+        Some(match operator {
+            "=" => Self::Equal,
+            "<>" => Self::NotEqual,
+            "<" => Self::Less,
+            "<=" => Self::LessOrEqual,
+            ">" => Self::Greater,
+            ">=" => Self::GreaterOrEqual,
+            _ => return None,
+        })
+    }
+
     pub(crate) fn holds(self, order: Ordering) -> bool {
         match self {
             Self::Equal => order.is_eq(),
@@ -230,6 +243,11 @@ macro_rules! each_child {
 impl Expr {
     pub(crate) fn boxed(self) -> Box<Self> {
         Box::new(self)
+    }
+
+    /// Returns its negation, if it is negated.
+    pub(crate) fn negated(self, is_negated: bool) -> Self {
+        if is_negated { Self::Not(self.boxed()) } else { self }
     }
 
     /// Calls `act` with each expression directly in this one.

@@ -37,14 +37,6 @@ pub(crate) struct Shape {
 }
 
 impl Literal {
-    fn number(text: &str) -> Option<Self> {
-        if let Ok(number) = text.parse::<i64>() {
-            let of = if i32::try_from(number).is_ok() { Type::Int4 } else { Type::Int8 };
-            return Some(Self::Number(of, Value::Int(number)));
-        }
-        Some(Self::Number(Type::Numeric(None), Value::Numeric(Numeric::parse(text).ok()?)))
-    }
-
     /// Returns the type of its parameter; the statement decides that of a text.
     pub(crate) fn of(&self) -> Type {
         match self {
@@ -132,7 +124,8 @@ impl Shape {
         if text[len..].starts_with(|next: char| next.is_alphanumeric() || next == '_') {
             return None;
         }
-        self.add(Literal::number(&text[..len])?)?;
+        let (of, value) = number(&text[..len]).ok()?;
+        self.add(Literal::Number(of, value))?;
         Some(len)
     }
 
@@ -152,6 +145,15 @@ impl Shape {
         self.add(Literal::Text(value))?;
         Some(at)
     }
+}
+
+/// Returns a number that a statement has, with its type.
+pub(crate) fn number(text: &str) -> Result<(Type, Value)> {
+    if let Ok(number) = text.parse::<i64>() {
+        let of = if i32::try_from(number).is_ok() { Type::Int4 } else { Type::Int8 };
+        return Ok((of, Value::Int(number)));
+    }
+    Ok((Type::Numeric(None), Value::Numeric(Numeric::parse(text)?)))
 }
 
 fn word_len(text: &str) -> usize {

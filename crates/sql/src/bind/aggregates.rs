@@ -5,13 +5,16 @@ use std::cell::RefCell;
 use sqlparser::ast;
 
 use super::{
-    Scope, ScopeColumn, Typed, coerce,
+    Scope, ScopeColumn, Typed,
+    calls::plain_argument,
+    coerce,
     from::Source,
     select::{OrderKey, direction_of},
 };
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
+    functions,
     types::Type,
 };
 
@@ -206,11 +209,8 @@ impl Scope<'_> {
         };
         let grouping = self.grouping.ok_or_else(wrong)?;
         let ast::FunctionArguments::List(list) = &function.args else { return Err(wrong()) };
-        let key = |argument: &ast::FunctionArg| match argument {
-            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => match self.bind(expr)? {
-                (Expr::Column(at), _) if at < grouping.keys.len() => Ok(Expr::Column(at)),
-                _ => Err(wrong()),
-            },
+        let key = |argument| match self.bind(plain_argument(argument).ok_or_else(wrong)?)? {
+            (Expr::Column(at), _) if at < grouping.keys.len() => Ok(Expr::Column(at)),
             _ => Err(wrong()),
         };
         let arguments = list.args.iter().map(key).collect::<Result<_>>()?;
@@ -263,11 +263,7 @@ impl Scope<'_> {
             }
         }
         let types: Vec<Type> = arguments.iter().map(|(_, of)| *of).collect();
-        let wrong = || {
-            let types: Vec<&str> = types.iter().map(|of| of.name()).collect();
-            let message = format!("function {}({}) does not exist", function.name, types.join(", "));
-            SqlError::new(code::UNDEFINED_FUNCTION, message)
-        };
+        let wrong = || functions::undefined(&function.name, &types);
         let wanted = if kind == AggregateKind::Text { 2 } else { 1 };
         if arguments.len() != wanted && !(arguments.is_empty() && kind == AggregateKind::Count) {
             return Err(wrong());

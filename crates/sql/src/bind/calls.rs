@@ -2,7 +2,7 @@
 
 use sqlparser::ast;
 
-use super::{Scope, Typed, coerce, sets};
+use super::{Scope, Typed, coerce, sets, system_name};
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
@@ -52,13 +52,7 @@ impl Scope<'_> {
     /// Binds an argument that an aggregate or sequence does not take.
     pub(super) fn function(&self, function: &ast::Function) -> Result<Typed> {
         let unsupported = || SqlError::unsupported(format!("the call {function}"));
-        let name = match &function.name.0[..] {
-            [name] => name.as_ident().map(folded).ok_or_else(unsupported)?,
-            [schema, name] if schema.as_ident().map(folded).as_deref() == Some("pg_catalog") => {
-                name.as_ident().map(folded).ok_or_else(unsupported)?
-            }
-            _ => return Err(unsupported()),
-        };
+        let name = system_name(&function.name).ok_or_else(unsupported)?;
         if function.over.is_some() {
             return self.window(&name, function);
         }
@@ -239,6 +233,14 @@ pub(super) fn special_name(expr: &ast::Expr) -> Option<&'static str> {
         E::Extract { .. } => "extract",
         _ => return None,
     })
+}
+
+/// Returns the expression of an argument without a name.
+pub(super) fn plain_argument(argument: &ast::FunctionArg) -> Option<&ast::Expr> {
+    match argument {
+        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
+        _ => None,
+    }
 }
 
 /// Returns a call of a function that the binder knows, with arguments of one type.

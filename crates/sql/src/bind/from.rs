@@ -6,6 +6,7 @@ use sqlparser::ast;
 
 use super::{
     Around, Parent, Scope, ScopeColumn, TABLE_OID,
+    calls::plain_argument,
     paths::Path,
     query::{self, Query, Shared},
     select::{ResultColumn, refuse},
@@ -422,13 +423,9 @@ impl From {
             [] => String::new(),
         };
         let scope = self.scope(0, around);
-        let mut bound = Vec::new();
-        for argument in arguments {
-            let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) = argument else {
-                return Err(SqlError::unsupported(format!("the arguments of {name} in FROM")));
-            };
-            bound.push(scope.bind(argument)?);
-        }
+        let unsupported = || SqlError::unsupported(format!("the arguments of {name} in FROM"));
+        let bind = |argument| scope.bind(plain_argument(argument).ok_or_else(unsupported)?);
+        let bound = arguments.iter().map(bind).collect::<Result<_>>()?;
         let call = sets::bind(&name, bound, &scope)?;
         self.add_calls(&name, vec![call], is_numbered, alias)
     }

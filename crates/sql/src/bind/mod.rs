@@ -28,6 +28,7 @@ use crate::{
     expr::{Comparison, Expr, SequenceCall},
     parse::{folded, relation_of_text},
     sequences::SequenceSlot,
+    shape::number,
     types::{Clock, Type, Value},
 };
 
@@ -250,12 +251,8 @@ impl Parameters {
 }
 
 fn literal_number(text: &str) -> Result<Typed> {
-    if let Ok(number) = text.parse::<i64>() {
-        let of = if i32::try_from(number).is_ok() { Type::Int4 } else { Type::Int8 };
-        return Ok((Expr::Value(Value::Int(number)), of));
-    }
-    let number = crate::types::numeric::Numeric::parse(text)?;
-    Ok((Expr::Value(Value::Numeric(number)), Type::Numeric(None)))
+    let (of, value) = number(text)?;
+    Ok((Expr::Value(value), of))
 }
 
 /// Converts an expression to a type; a literal or parameter without type gets it.
@@ -278,6 +275,26 @@ pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit
         return Ok(Expr::Value(value.clone().cast(from, to, is_explicit)?));
     }
     Ok(Expr::Cast { value: expr.boxed(), from, to, is_explicit })
+}
+
+/// Returns the type of values of several types in one place.
+pub(crate) fn common_type(types: &[Type], what: &str) -> Result<Type> {
+    let mut common = Type::Unknown;
+    for of in types {
+        common = common.common(*of).ok_or_else(|| {
+            let message = format!("{what} types {} and {} cannot be matched", common.name(), of.name());
+            SqlError::new(code::DATATYPE_MISMATCH, message)
+        })?;
+    }
+    // A limit stays only if all have it.
+    if types.iter().any(|of| *of != common) {
+        common = common.without_limits();
+    }
+    // Here, other than for an operator, the other number becomes a real one.
+    if common == Type::Float8 && !types.contains(&Type::Float8) {
+        common = Type::Float4;
+    }
+    Ok(common)
 }
 
 /// Converts an expression to the type of a column, as an assignment does.
@@ -350,15 +367,11 @@ pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
             }
         }
         D::Custom(name, modifiers) if modifiers.is_empty() => {
-            let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident().map(folded)).collect();
-            let name = match &parts[..] {
-                [name] => name,
-                [schema, name] if schema == "pg_catalog" => name,
-                _ => return Err(SqlError::unsupported(format!("the type {of}"))),
-            };
+            let unsupported = || SqlError::unsupported(format!("the type {of}"));
+            let name = system_name(name).ok_or_else(unsupported)?;
             // `char` comes here only with quotes: else it is a type of the language.
             let known = Type::all().find(|known| known.catalog_name() == name && *known != Type::Record);
-            known.ok_or_else(|| SqlError::unsupported(format!("the type {of}")))?
+            known.ok_or_else(unsupported)?
         }
         other => return Err(SqlError::unsupported(format!("the type {other}"))),
     })
@@ -493,21 +506,18 @@ impl Scope<'_> {
             E::IsNotNull(inner) if operators::row_of(inner).is_some() => self.is_null(inner, false)?,
             E::IsNull(inner) => (Expr::IsNull(self.bind(inner)?.0.boxed()), Type::Bool),
             E::IsNotNull(inner) => (Expr::Not(Expr::IsNull(self.bind(inner)?.0.boxed()).boxed()), Type::Bool),
-            E::IsTrue(inner) => (Expr::Is(self.condition(inner, "IS TRUE")?.boxed(), true), Type::Bool),
-            E::IsFalse(inner) => (Expr::Is(self.condition(inner, "IS FALSE")?.boxed(), false), Type::Bool),
-            E::IsNotTrue(inner) => {
-                (Expr::Not(Expr::Is(self.condition(inner, "IS TRUE")?.boxed(), true).boxed()), Type::Bool)
+            E::IsTrue(inner) | E::IsNotTrue(inner) => {
+                let is = Expr::Is(self.condition(inner, "IS TRUE")?.boxed(), true);
+                (is.negated(matches!(expr, E::IsNotTrue(_))), Type::Bool)
             }
-            E::IsNotFalse(inner) => {
-                (Expr::Not(Expr::Is(self.condition(inner, "IS FALSE")?.boxed(), false).boxed()), Type::Bool)
+            E::IsFalse(inner) | E::IsNotFalse(inner) => {
+                let is = Expr::Is(self.condition(inner, "IS FALSE")?.boxed(), false);
+                (is.negated(matches!(expr, E::IsNotFalse(_))), Type::Bool)
             }
-            E::IsDistinctFrom(one, other) => {
+            E::IsDistinctFrom(one, other) | E::IsNotDistinctFrom(one, other) => {
                 let (one, other, _) = self.pair(one, other, "IS DISTINCT FROM")?;
-                (Expr::IsDistinct(one.boxed(), other.boxed()), Type::Bool)
-            }
-            E::IsNotDistinctFrom(one, other) => {
-                let (one, other, _) = self.pair(one, other, "IS DISTINCT FROM")?;
-                (Expr::Not(Expr::IsDistinct(one.boxed(), other.boxed()).boxed()), Type::Bool)
+                let is_distinct = Expr::IsDistinct(one.boxed(), other.boxed());
+                (is_distinct.negated(matches!(expr, E::IsNotDistinctFrom(..))), Type::Bool)
             }
             E::Between { expr, negated, low, high } => {
                 let (value, low, _) = self.pair(expr, low, ">=")?;
@@ -517,13 +527,13 @@ impl Scope<'_> {
                     Expr::Compare(Comparison::LessOrEqual, same.boxed(), high.boxed()),
                 ];
                 let both = Expr::And(both);
-                (if *negated { Expr::Not(both.boxed()) } else { both }, Type::Bool)
+                (both.negated(*negated), Type::Bool)
             }
             E::In { expr, target: ast::InTarget::List(list), negated, global: false } => {
                 if operators::row_of(expr).is_some() {
                     let equal = |one: &ast::Expr| Ok(self.binary(expr, &BinaryOperator::Eq, one)?.0);
                     let found = Expr::Or(list.iter().map(equal).collect::<Result<_>>()?);
-                    return Ok((if *negated { Expr::Not(found.boxed()) } else { found }, Type::Bool));
+                    return Ok((found.negated(*negated), Type::Bool));
                 }
                 let mut typed = vec![self.bind(expr)?];
                 for one in list {
@@ -532,7 +542,7 @@ impl Scope<'_> {
                 let (mut all, _) = self.unified(typed, "IN")?;
                 let value = all.remove(0);
                 let found = Expr::In(value.boxed(), all);
-                (if *negated { Expr::Not(found.boxed()) } else { found }, Type::Bool)
+                (found.negated(*negated), Type::Bool)
             }
             E::Like { negated, any: false, expr, pattern, escape_char } => {
                 self.like(expr, pattern, escape_char.as_deref(), *negated, false)?
@@ -638,24 +648,11 @@ impl Scope<'_> {
 
     /// Gives expressions one type.
     pub(crate) fn unified(&self, all: Vec<Typed>, what: &str) -> Result<(Vec<Expr>, Type)> {
-        let mut common = Type::Unknown;
-        for (_, of) in &all {
-            common = common.common(*of).ok_or_else(|| {
-                let message = format!("{what} types {} and {} cannot be matched", common.name(), of.name());
-                SqlError::new(code::DATATYPE_MISMATCH, message)
-            })?;
-        }
-        if common == Type::Unknown {
-            common = Type::Text;
-        }
-        // A limit stays only if all have it.
-        if all.iter().any(|(_, of)| *of != common) {
-            common = common.without_limits();
-        }
-        // Here, other than for an operator, the other number becomes a real one.
-        if common == Type::Float8 && all.iter().all(|(_, of)| *of != Type::Float8) {
-            common = Type::Float4;
-        }
+        let types: Vec<Type> = all.iter().map(|(_, of)| *of).collect();
+        let common = match common_type(&types, what)? {
+            Type::Unknown => Type::Text,
+            common => common,
+        };
         let unified = all.into_iter().map(|typed| coerce(typed, common, self.parameters, false));
         Ok((unified.collect::<Result<_>>()?, common))
     }
@@ -695,13 +692,10 @@ impl Scope<'_> {
         list: &ast::FunctionArgumentList,
     ) -> Result<Typed> {
         let unsupported = || SqlError::unsupported(format!("the call {function}"));
-        let argument = |argument: &ast::FunctionArg| match argument {
-            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) => Ok(argument.clone()),
-            _ => Err(unsupported()),
-        };
-        let all: Vec<ast::Expr> = list.args.iter().map(argument).collect::<Result<_>>()?;
+        let argument = |argument| calls::plain_argument(argument).ok_or_else(unsupported);
+        let all: Vec<&ast::Expr> = list.args.iter().map(argument).collect::<Result<_>>()?;
         let (first, rest) = all.split_first().ok_or_else(unsupported)?;
-        let named = match first {
+        let named = match *first {
             ast::Expr::Cast { expr, data_type, .. }
                 if data_type.to_string().eq_ignore_ascii_case("regclass") =>
             {
@@ -730,6 +724,17 @@ impl Scope<'_> {
         };
         Ok((Expr::Sequence(slot, call), Type::Int8))
     }
+}
+
+/// Returns the name of an object of the system, whose schema may stand before it.
+fn system_name(name: &ast::ObjectName) -> Option<String> {
+    let (schema, name) = match &name.0[..] {
+        [name] => (None, name),
+        [schema, name] => (Some(folded(schema.as_ident()?)), name),
+        _ => return None,
+    };
+    let name = name.as_ident().map(folded);
+    name.filter(|_| schema.is_none_or(|schema| schema == "pg_catalog"))
 }
 
 /// Returns whether a name is the word of SQL, which the parser does not know.

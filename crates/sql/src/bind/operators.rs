@@ -2,12 +2,11 @@
 
 use sqlparser::ast::{self, BinaryOperator};
 
-use super::{Scope, Typed, coerce};
+use super::{Scope, Typed, calls::plain_argument, coerce, system_name};
 use crate::{
     error::{Result, SqlError, code},
     expr::{Act, Comparison, Expr, Operation, Quantified, Subscript},
     operators::{self, text},
-    parse::folded,
     types::{Type, Value, array, interval},
 };
 
@@ -58,7 +57,7 @@ impl Scope<'_> {
             pattern = Expr::Apply(text::escaped_like, vec![pattern, self.text(escape, "~~")?]);
         }
         let like = Expr::Like { value: value.boxed(), pattern: pattern.boxed(), ignores_case };
-        Ok((if negated { Expr::Not(like.boxed()) } else { like }, Type::Bool))
+        Ok((like.negated(negated), Type::Bool))
     }
 
     pub(super) fn similar(
@@ -74,18 +73,15 @@ impl Scope<'_> {
         };
         let all = vec![self.text(value, "~")?, self.text(pattern, "~")?, escape];
         let similar = Expr::Apply(text::is_similar, all);
-        Ok((if negated { Expr::Not(similar.boxed()) } else { similar }, Type::Bool))
+        Ok((similar.negated(negated), Type::Bool))
     }
 
     /// Binds an expression with a collation, which must be the one that there is.
     pub(super) fn collated(&self, expr: &ast::Expr, collation: &ast::ObjectName) -> Result<Typed> {
-        let parts: Vec<String> = collation.0.iter().filter_map(|part| part.as_ident().map(folded)).collect();
-        let name = match &parts[..] {
-            [name] => name,
-            [schema, name] if schema == "pg_catalog" => name,
-            _ => return Err(SqlError::unsupported(format!("the collation {collation}"))),
+        let is_known = |name: &String| {
+            matches!(name.as_str(), "C" | "POSIX" | "default" | "ucs_basic" | "C.UTF-8" | "C.utf8")
         };
-        if !matches!(name.as_str(), "C" | "POSIX" | "default" | "ucs_basic" | "C.UTF-8" | "C.utf8") {
+        if !system_name(collation).as_ref().is_some_and(is_known) {
             return Err(SqlError::unsupported(format!("the collation {collation}")));
         }
         let (expr, of) = self.bind(expr)?;
@@ -118,7 +114,7 @@ impl Scope<'_> {
     pub(super) fn is_null(&self, row: &ast::Expr, wanted: bool) -> Result<Typed> {
         let tests = row_of(row).unwrap_or_default().into_iter().map(|value| {
             let is_null = Expr::IsNull(self.bind(&value)?.0.boxed());
-            Ok(if wanted { is_null } else { Expr::Not(is_null.boxed()) })
+            Ok(is_null.negated(!wanted))
         });
         Ok((Expr::And(tests.collect::<Result<_>>()?), Type::Bool))
     }
@@ -178,16 +174,7 @@ impl Scope<'_> {
 
     /// Applies an operator to two operands.
     pub(crate) fn operate(&self, op: &str, one: Typed, other: Typed) -> Result<Typed> {
-        let comparison = match op {
-            "=" => Some(Comparison::Equal),
-            "<>" => Some(Comparison::NotEqual),
-            "<" => Some(Comparison::Less),
-            "<=" => Some(Comparison::LessOrEqual),
-            ">" => Some(Comparison::Greater),
-            ">=" => Some(Comparison::GreaterOrEqual),
-            _ => None,
-        };
-        if let Some(comparison) = comparison {
+        if let Some(comparison) = Comparison::named(op) {
             let (one, other, _) = self.paired(one, other, op)?;
             return Ok((Expr::Compare(comparison, one.boxed(), other.boxed()), Type::Bool));
         }
@@ -441,11 +428,7 @@ pub(super) fn row_of(expr: &ast::Expr) -> Option<Vec<ast::Expr>> {
         ast::Expr::Function(ast::Function { name, args: ast::FunctionArguments::List(list), .. })
             if name.to_string().eq_ignore_ascii_case("row") =>
         {
-            let value = |argument: &ast::FunctionArg| match argument {
-                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value)) => Some(value.clone()),
-                _ => None,
-            };
-            list.args.iter().map(value).collect()
+            list.args.iter().map(|argument| plain_argument(argument).cloned()).collect()
         }
         _ => None,
     }

@@ -5,7 +5,7 @@ use std::{cell::RefCell, rc::Rc};
 use sqlparser::ast::{self, SetExpr};
 
 use super::{
-    Around, Parameters, Parent, Scope, ScopeColumn, coerce,
+    Around, Parameters, Parent, Scope, ScopeColumn, coerce, common_type,
     from::{Relation, Source},
     select::{self, ResultColumn, Select, refuse},
 };
@@ -372,19 +372,9 @@ fn bind_set(
     Ok(Query { body: QueryBody::Set(Box::new(set)), with: Vec::new(), columns })
 }
 
-/// Returns the type of values of several types in one column.
+/// Returns the type of a column of several rows; that of one row stays open.
 fn common(types: &[Type], what: &str) -> Result<Type> {
-    let mut common = Type::Unknown;
-    for of in types {
-        common = common.common(*of).ok_or_else(|| {
-            let message = format!("{what} types {} and {} cannot be matched", common.name(), of.name());
-            SqlError::new(code::DATATYPE_MISMATCH, message)
-        })?;
-    }
-    // A limit stays only if all have it.
-    if types.iter().any(|of| *of != common) {
-        common = common.without_limits();
-    }
+    let common = common_type(types, what)?;
     Ok(if common == Type::Unknown && types.len() > 1 { Type::Text } else { common })
 }
 

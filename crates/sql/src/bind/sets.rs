@@ -6,7 +6,10 @@ use super::{Scope, Typed, coerce, select::ResultColumn};
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
-    functions::sets::{self, SetFunction},
+    functions::{
+        self,
+        sets::{self, SetFunction},
+    },
     types::Type,
 };
 
@@ -31,9 +34,7 @@ pub(crate) fn bind(name: &str, arguments: Vec<Typed>, scope: &Scope<'_>) -> Resu
     let types: Vec<Type> = arguments.iter().map(|(_, of)| *of).collect();
     let Some((function, wanted, columns)) = sets::find(name, &types) else {
         if is_set(name) {
-            let types: Vec<&str> = types.iter().map(|of| of.name()).collect();
-            let message = format!("function {name}({}) does not exist", types.join(", "));
-            return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
+            return Err(functions::undefined(name, &types));
         }
         let (value, of) = scope.call(name, arguments)?;
         let columns = vec![ResultColumn { name: name.to_owned(), of }];

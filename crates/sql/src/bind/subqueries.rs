@@ -24,19 +24,6 @@ pub(super) fn of(expr: &ast::Expr) -> Option<&ast::Query> {
     }
 }
 
-/// Returns the comparison that an operator is.
-pub(super) fn comparison_of(operator: &BinaryOperator) -> Option<Comparison> {
-    Some(match operator {
-        BinaryOperator::Eq => Comparison::Equal,
-        BinaryOperator::NotEq => Comparison::NotEqual,
-        BinaryOperator::Lt => Comparison::Less,
-        BinaryOperator::LtEq => Comparison::LessOrEqual,
-        BinaryOperator::Gt => Comparison::Greater,
-        BinaryOperator::GtEq => Comparison::GreaterOrEqual,
-        _ => return None,
-    })
-}
-
 impl Scope<'_> {
     fn inner(&self, query: &ast::Query) -> Result<(Query, Vec<Expr>)> {
         query::bind_inner(query, Scope { calls: None, ..*self })
@@ -73,12 +60,12 @@ impl Scope<'_> {
             select.limit = Some(Expr::Value(Value::Int(1)));
         }
         let found = Expr::Subquery { query: Rc::new(query), outer, asked: SubqueryUse::Exists };
-        Ok((if negated { Expr::Not(found.boxed()) } else { found }, Type::Bool))
+        Ok((found.negated(negated), Type::Bool))
     }
 
     pub(super) fn in_subquery(&self, value: &ast::Expr, query: &ast::Query, negated: bool) -> Result<Typed> {
         let (found, of) = self.compared(value, &BinaryOperator::Eq, query, false)?;
-        Ok((if negated { Expr::Not(found.boxed()) } else { found }, of))
+        Ok((found.negated(negated), of))
     }
 
     /// Binds the comparison of a value, or of a row of them, with the rows of a subquery.
@@ -89,7 +76,7 @@ impl Scope<'_> {
         query: &ast::Query,
         is_all: bool,
     ) -> Result<Typed> {
-        let comparison = comparison_of(operator)
+        let comparison = Comparison::named(&operator.to_string())
             .ok_or_else(|| SqlError::unsupported(format!("the operator {operator} with a subquery")))?;
         let (query, outer) = self.inner(query)?;
         let values = match value {

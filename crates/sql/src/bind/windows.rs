@@ -7,6 +7,7 @@ use sqlparser::ast;
 use super::{
     Scope, Typed,
     aggregates::{Aggregate, AggregateKind, is_aggregate},
+    calls::plain_argument,
     coerce,
     select::{OrderKey, direction_of},
     sets::SetCall,
@@ -252,13 +253,8 @@ impl Scope<'_> {
             ast::FunctionArguments::List(list) if function.filter.is_none() => list,
             _ => return Err(unsupported()),
         };
-        let mut arguments = Vec::new();
-        for argument in &list.args {
-            let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) = argument else {
-                return Err(unsupported());
-            };
-            arguments.push(self.bind(argument)?);
-        }
+        let bind = |argument| self.bind(plain_argument(argument).ok_or_else(unsupported)?);
+        let mut arguments = list.args.iter().map(bind).collect::<Result<Vec<Typed>>>()?;
         let count = |typed: Typed| coerce(typed, Type::Int8, self.parameters, false);
         let is_before = name == "lag";
         Ok(match (name, arguments.len()) {

@@ -24,7 +24,7 @@ mod trigonometry;
 use std::{cell::RefCell, collections::HashMap, sync::LazyLock};
 
 pub(crate) use self::{
-    resolve::{BoundFunction, resolve},
+    resolve::{BoundFunction, resolve, undefined},
     session::start_time,
 };
 use crate::{

@@ -1,5 +1,7 @@
 //! The choice among functions of one name, by PostgreSQL's rules (its manual, *Type Conversion*).
 
+use std::fmt::Display;
+
 use super::{Call, Context, DeclaredType, Function, named};
 use crate::{
     error::{Result, SqlError, code},
@@ -164,7 +166,7 @@ impl Candidate {
 }
 
 /// Returns the text of a call for messages.
-fn shown(name: &str, types: &[Type]) -> String {
+fn shown(name: impl Display, types: &[Type]) -> String {
     let types: Vec<&str> = types.iter().map(|of| of.name()).collect();
     format!("function {name}({})", types.join(", "))
 }
@@ -195,11 +197,13 @@ pub(crate) fn resolve(name: &str, types: &[Type], is_spread: bool) -> Result<Bou
             let message = format!("{} is not unique", shown(name, types));
             Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message))
         }
-        Err(false) => {
-            let message = format!("{} does not exist", shown(name, types));
-            Err(SqlError::new(code::UNDEFINED_FUNCTION, message))
-        }
+        Err(false) => Err(undefined(name, types)),
     }
+}
+
+/// The error for a call that no function takes.
+pub(crate) fn undefined(name: impl Display, types: &[Type]) -> SqlError {
+    SqlError::new(code::UNDEFINED_FUNCTION, format!("{} does not exist", shown(name, types)))
 }
 
 /// Returns the best candidate; else whether there are several (`func_select_candidate`).
