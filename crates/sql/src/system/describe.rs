@@ -5,7 +5,6 @@ use sqlparser::{
     ast,
     dialect::PostgreSqlDialect,
     keywords::Keyword,
-    parser::Parser,
     tokenizer::{Token, Tokenizer},
 };
 
@@ -19,8 +18,13 @@ use super::{
 use crate::{
     catalog::{Action, Column, IndexOrder, RelationName, Table},
     functions::names::{quoted_literal, quoted_name},
+    parse,
     types::{Type, Value},
 };
+
+/// The words of PostgreSQL's language, each with a letter for its category and whether it can be a
+/// label without AS.
+pub(crate) const KEYWORDS: &str = include_str!("keywords.txt");
 
 /// Returns the rows of `pg_get_keywords`: the words of PostgreSQL's language, and where they can be
 /// names.
@@ -37,7 +41,7 @@ pub(crate) fn keywords() -> Vec<Vec<Value>> {
         let label_text = if label { "can be bare label" } else { "requires AS" };
         Some(row![word, code, label, category, label_text])
     };
-    include_str!("keywords.txt").lines().filter_map(row).collect()
+    KEYWORDS.lines().filter_map(row).collect()
 }
 
 fn names(table: &Table, columns: &[usize]) -> String {
@@ -128,20 +132,12 @@ pub(crate) fn index(snapshot: &Snapshot, key: &Key<'_>) -> String {
 
 /// Returns whether an expression is a call of a function.
 fn is_call(text: &str) -> bool {
-    let mut parser = match Parser::new(&PostgreSqlDialect {}).try_with_sql(text) {
-        Ok(parser) => parser,
-        Err(_) => return false,
-    };
-    matches!(parser.parse_expr(), Ok(ast::Expr::Function(_)))
+    matches!(parse::expression(text), Ok(ast::Expr::Function(_)))
 }
 
 /// Returns an expression in parentheses.
 fn nested(text: &str) -> String {
-    let mut parser = match Parser::new(&PostgreSqlDialect {}).try_with_sql(text) {
-        Ok(parser) => parser,
-        Err(_) => return format!("({text})"),
-    };
-    match parser.parse_expr() {
+    match parse::expression(text) {
         Ok(ast::Expr::Nested(_)) => text.to_owned(),
         _ => format!("({text})"),
     }
@@ -192,9 +188,7 @@ fn action(event: &str, action: Action) -> String {
 /// Returns the default of a column as PostgreSQL shows it.
 pub(crate) fn default_of(column: &Column, shows_public: bool) -> Option<String> {
     let text = column.default.as_ref().or(column.generated.as_ref())?;
-    let mut parser = Parser::new(&PostgreSqlDialect {}).try_with_sql(text).ok()?;
-    let parsed = parser.parse_expr().ok()?;
-    expression(&parsed, column.of, shows_public).or_else(|| Some(text.clone()))
+    expression(&parse::expression(text).ok()?, column.of, shows_public).or_else(|| Some(text.clone()))
 }
 
 /// Returns the query of a view, with the schemas of relations that the path does not have.

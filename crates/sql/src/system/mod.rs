@@ -30,7 +30,7 @@ mod types;
 
 pub(crate) use self::{
     classes::SEQUENCE_COLUMNS,
-    describe::keywords,
+    describe::{KEYWORDS, keywords},
     names::{cast, number_of},
     relations::{SystemTable, find_table, find_view},
     snapshot::{Definitions, Snapshot},
