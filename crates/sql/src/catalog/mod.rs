@@ -461,18 +461,20 @@ impl Catalog {
         Ok(())
     }
 
-    /// Calls `act` with each row whose key begins with a prefix, until it returns true.
+    /// Calls `act` with the key and the content of each row whose key begins with a prefix, until it
+    /// returns true.
     async fn any<T: DeserializeOwned>(
         store: &Store<Cache>,
         by: &mut Transaction,
         prefix: &[u8],
-        mut act: impl FnMut(T) -> bool,
+        mut act: impl FnMut(&[u8], T) -> bool,
     ) -> Result<bool> {
         let mut place = Some(ScanPlace::from(prefix));
         while let Some(from) = place {
             let (rows, next) = by.scan(store.catalog(), &from).await?;
-            for (_, bytes) in rows.iter().filter(|(key, _)| key.starts_with(prefix)) {
-                if act(serde_json::from_slice(bytes).map_err(|_| damaged("a relation"))?) {
+            for (key, bytes) in rows.iter().filter(|(key, _)| key.starts_with(prefix)) {
+                let failed = |_| damaged(&String::from_utf8_lossy(key));
+                if act(key, serde_json::from_slice(bytes).map_err(failed)?) {
                     return Ok(true);
                 }
             }
@@ -498,7 +500,7 @@ impl Catalog {
 
     async fn relations_of(store: &Store<Cache>, by: &mut Transaction, prefix: &[u8]) -> Result<Relations> {
         let mut found = Relations::default();
-        Self::any(store, by, prefix, |entry: Entry| {
+        Self::any(store, by, prefix, |_, entry: Entry| {
             match entry {
                 Entry::Table(table) => found.tables.push(table),
                 Entry::View(view) => found.views.push(view),
@@ -514,7 +516,7 @@ impl Catalog {
     /// Returns the schemas of the database, without those that each database has.
     pub(crate) async fn schemas(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<Schema>> {
         let mut found = Vec::new();
-        Self::any(store, by, &self.place.prefix(SCHEMA), |schema: Schema| {
+        Self::any(store, by, &self.place.prefix(SCHEMA), |_, schema: Schema| {
             found.push(schema);
             false
         })
@@ -530,7 +532,7 @@ impl Catalog {
         name: &RelationName,
     ) -> Result<Vec<(RelationName, String)>> {
         let (key, mut users) = (name.key(), Vec::new());
-        Self::any(store, by, &self.place.prefix(RELATION), |entry: Entry| {
+        Self::any(store, by, &self.place.prefix(RELATION), |_, entry: Entry| {
             if let Entry::Table(table) = entry {
                 let uses = |column: &&Column| column.sequences.contains(&key);
                 let columns = table.columns.iter().filter(uses);
@@ -563,13 +565,13 @@ impl Catalog {
             owner == role
                 || grants.iter().any(|grant| grant.role.as_deref() == Some(role) || grant.by == role)
         };
-        let is_owned = |entry: Entry| match entry {
+        let is_owned = |_: &[u8], entry: Entry| match entry {
             Entry::Table(table) => is_of(&table.owner, &table.grants),
             Entry::View(view) => is_of(&view.owner, &view.grants),
             Entry::Sequence(sequence) => is_of(&sequence.owner, &sequence.grants),
             Entry::IndexOf(_) => false,
         };
-        let is_owned_schema = |schema: Schema| is_of(&schema.owner, &schema.grants);
+        let is_owned_schema = |_: &[u8], schema: Schema| is_of(&schema.owner, &schema.grants);
         Ok(Self::any(store, by, &[RELATION], is_owned).await?
             || Self::any(store, by, &[SCHEMA], is_owned_schema).await?)
     }
@@ -590,16 +592,12 @@ impl Catalog {
         by: &mut Transaction,
         kind: u8,
     ) -> Result<Vec<(String, T)>> {
-        let (mut all, mut place) = (Vec::new(), Some(ScanPlace::from(&[kind])));
-        while let Some(from) = place {
-            let (rows, next) = by.scan(store.catalog(), &from).await?;
-            for (key, bytes) in rows.iter().filter(|(key, _)| key.first() == Some(&kind)) {
-                let name = String::from_utf8_lossy(&key[1..]).into_owned();
-                let read = serde_json::from_slice(bytes).map_err(|_| damaged(&name))?;
-                all.push((name, read));
-            }
-            place = next.filter(|_| rows.last().is_none_or(|(key, _)| key.first() == Some(&kind)));
-        }
+        let mut all = Vec::new();
+        Self::any(store, by, &[kind], |key, row| {
+            all.push((String::from_utf8_lossy(&key[1..]).into_owned(), row));
+            false
+        })
+        .await?;
         Ok(all)
     }
 

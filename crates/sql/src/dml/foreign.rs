@@ -17,6 +17,7 @@ use plexus_store::{Isolation, RowLock};
 use super::{
     rows::{delete_row, update_row},
     target::{Target, Targets, default_of},
+    violated,
 };
 use crate::{
     bind::{Parameters, coerce, paths::single_source},
@@ -50,6 +51,16 @@ enum Work {
     Checked { target: usize, key: usize, old: Vec<Value> },
 }
 
+impl Work {
+    /// Returns the target and the number of the foreign key.
+    fn place(&self) -> (usize, usize) {
+        let (Self::Named { target, key, .. }
+        | Self::Gone { target, key, .. }
+        | Self::Checked { target, key, .. }) = self;
+        (*target, *key)
+    }
+}
+
 impl Constraints {
     /// Forgets the work of a statement that has failed.
     pub(crate) fn begin_statement(&self) {
@@ -72,9 +83,7 @@ impl Constraints {
     /// Returns whether checks of a table wait.
     pub(crate) fn waits_for(&self, table: u64) -> bool {
         let is_of = |(targets, work): &(Rc<Targets>, Work)| {
-            let (Work::Named { target, .. } | Work::Gone { target, .. } | Work::Checked { target, .. }) =
-                work;
-            targets.0[*target].table.id == table || targets.table().id == table
+            targets.0[work.place().0].table.id == table || targets.table().id == table
         };
         self.deferred.borrow().iter().any(is_of)
     }
@@ -102,11 +111,9 @@ impl Constraints {
     fn due(&self, is_end: bool) -> Vec<(Rc<Targets>, Work)> {
         let mut deferred = self.deferred.borrow_mut();
         let is_due = |(targets, work): &mut (Rc<Targets>, Work)| {
-            let (Work::Named { target, key, .. }
-            | Work::Gone { target, key, .. }
-            | Work::Checked { target, key, .. }) = work;
-            let table = &targets.0[*target].table;
-            is_end || !self.defers(table, &table.foreign_keys[*key])
+            let (target, key) = work.place();
+            let table = &targets.0[target].table;
+            is_end || !self.defers(table, &table.foreign_keys[key])
         };
         deferred.extract_if(.., is_due).collect()
     }
@@ -193,9 +200,7 @@ pub(crate) async fn finish(run: &mut Run<'_>, targets: &Rc<Targets>) -> Result<(
         }
     }
     for check in checks {
-        let (Work::Named { target, key, .. }
-        | Work::Gone { target, key, .. }
-        | Work::Checked { target, key, .. }) = check;
+        let (target, key) = check.place();
         let table = &targets.0[target].table;
         match waits.defers(table, &table.foreign_keys[key]) {
             true => waits.deferred.borrow_mut().push((targets.clone(), check)),
@@ -246,11 +251,7 @@ pub(crate) async fn check_row(
 }
 
 fn violation(table: &Table, key: &ForeignKey, message: String, detail: String) -> SqlError {
-    SqlError::new(code::FOREIGN_KEY_VIOLATION, message).with_detail(detail).with(|fields| {
-        fields.schema = Some(table.schema.clone());
-        fields.table = Some(table.name.clone());
-        fields.constraint = Some(key.name.clone());
-    })
+    violated(code::FOREIGN_KEY_VIOLATION, table, &key.name, message, detail)
 }
 
 /// Returns columns and values as `(a, b)=(1, 2)`.

@@ -402,6 +402,15 @@ fn failing_row(table: &Table, row: &[Value]) -> String {
     format!("Failing row contains ({}).", shown.collect::<Vec<_>>().join(", "))
 }
 
+/// Returns the error for a row that violates a constraint of a table.
+fn violated(code: &'static str, table: &Table, name: &str, message: String, detail: String) -> SqlError {
+    SqlError::new(code, message).with_detail(detail).with(|fields| {
+        fields.schema = Some(table.schema.clone());
+        fields.table = Some(table.name.clone());
+        fields.constraint = Some(name.to_owned());
+    })
+}
+
 /// Runs a change.
 pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> {
     exec::query::begin_with(run, &change.with).await?;

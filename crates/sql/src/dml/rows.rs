@@ -8,6 +8,7 @@ use super::{
     failing_row,
     foreign::note,
     target::{Target, Targets},
+    violated,
 };
 use crate::{
     catalog::{Table, number_key},
@@ -61,11 +62,7 @@ fn duplicate(table: &Table, name: &str, parts: &[(String, Value, crate::types::T
         .collect();
     let message = format!("duplicate key value violates unique constraint \"{name}\"");
     let detail = format!("Key ({})=({}) already exists.", names.join(", "), values.join(", "));
-    SqlError::new(code::UNIQUE_VIOLATION, message).with_detail(detail).with(|fields| {
-        fields.schema = Some(table.schema.clone());
-        fields.table = Some(table.name.clone());
-        fields.constraint = Some(name.to_owned());
-    })
+    violated(code::UNIQUE_VIOLATION, table, name, message, detail)
 }
 
 fn duplicate_primary(table: &Table, row: &[Value]) -> SqlError {

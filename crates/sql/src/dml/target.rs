@@ -14,6 +14,7 @@ use crate::{
     error::{Result, SqlError, code},
     expr::{Expr, Inputs},
     functions::Context,
+    parse::expression,
     types::{Type, Value, encode},
 };
 
@@ -89,10 +90,8 @@ pub(crate) fn missing_key(table: &str) -> SqlError {
 
 /// Returns the expression of a text.
 pub(crate) fn parsed(text: &str) -> Result<ast::Expr> {
-    sqlparser::parser::Parser::new(&sqlparser::dialect::PostgreSqlDialect {})
-        .try_with_sql(text)
-        .and_then(|mut parser| parser.parse_expr())
-        .map_err(|_| SqlError::new(code::DATA_CORRUPTED, format!("the expression {text} is malformed")))
+    let damaged = |_| SqlError::new(code::DATA_CORRUPTED, format!("the expression {text} is malformed"));
+    expression(text).map_err(damaged)
 }
 
 /// Binds the text of an expression over the columns of a table.
@@ -181,17 +180,11 @@ impl Target {
             let holds = condition.evaluate(Inputs { row, parameters: &[], outer: &[], context })?;
             // NULL is no violation.
             if holds == Value::Bool(false) {
-                let Table { schema, name, .. } = &*self.table;
+                let (table, name) = (&self.table, &check.name);
                 let message =
-                    format!("new row for relation \"{name}\" violates check constraint \"{}\"", check.name);
-                let detail = super::failing_row(&self.table, row);
-                return Err(SqlError::new(code::CHECK_VIOLATION, message).with_detail(detail).with(
-                    |fields| {
-                        fields.schema = Some(schema.clone());
-                        fields.table = Some(name.clone());
-                        fields.constraint = Some(check.name.clone());
-                    },
-                ));
+                    format!("new row for relation \"{}\" violates check constraint \"{name}\"", table.name);
+                let detail = super::failing_row(table, row);
+                return Err(super::violated(code::CHECK_VIOLATION, table, name, message, detail));
             }
         }
         Ok(())

@@ -251,56 +251,29 @@ fn frame(
         }
         Some(group)
     };
-    let from = match &call.frame.start {
-        Bound::First => 0,
-        Bound::Last => count,
-        Bound::Current if units == Units::Rows => at,
-        Bound::Current => groups[at].0,
-        Bound::Before(offset) | Bound::Behind(offset)
-            if let Some(range @ Range { start: Some(value), .. }) = &call.frame.range =>
-        {
-            before(&ranged(offset, value)?, false, range)
-        }
-        Bound::Before(expr) => {
-            let by = number(expr, "starting")?;
-            if units == Units::Rows {
-                at.saturating_sub(by)
-            } else {
-                moved(by, true).map_or(0, |group| group.0)
+    // The row at an end; for the last one that behind it.
+    let place = |bound: &Bound, is_end: bool| -> Result<usize> {
+        let own = at + usize::from(is_end);
+        let of_group = |group: (usize, usize)| if is_end { group.1 } else { group.0 };
+        let range = call.frame.range.as_ref();
+        let value = range.and_then(|range| if is_end { range.end.as_ref() } else { range.start.as_ref() });
+        let what = if is_end { "ending" } else { "starting" };
+        Ok(match bound {
+            Bound::First => 0,
+            Bound::Last => count,
+            Bound::Current if units == Units::Rows => own,
+            Bound::Current => of_group(groups[at]),
+            Bound::Before(offset) | Bound::Behind(offset)
+                if let (Some(range), Some(value)) = (range, value) =>
+            {
+                before(&ranged(offset, value)?, is_end, range)
             }
-        }
-        Bound::Behind(expr) => {
-            let by = number(expr, "starting")?;
-            match units {
-                Units::Rows => at.saturating_add(by).min(count),
-                _ => moved(by, false).map_or(count, |group| group.0),
-            }
-        }
+            Bound::Before(by) if units == Units::Rows => own.saturating_sub(number(by, what)?),
+            Bound::Before(by) => moved(number(by, what)?, true).map_or(0, of_group),
+            Bound::Behind(by) if units == Units::Rows => own.saturating_add(number(by, what)?).min(count),
+            Bound::Behind(by) => moved(number(by, what)?, false).map_or(count, of_group),
+        })
     };
-    let to = match &call.frame.end {
-        Bound::First => 0,
-        Bound::Last => count,
-        Bound::Current if units == Units::Rows => at + 1,
-        Bound::Current => groups[at].1,
-        Bound::Before(offset) | Bound::Behind(offset)
-            if let Some(range @ Range { end: Some(value), .. }) = &call.frame.range =>
-        {
-            before(&ranged(offset, value)?, true, range)
-        }
-        Bound::Before(expr) => {
-            let by = number(expr, "ending")?;
-            match units {
-                Units::Rows => (at + 1).saturating_sub(by),
-                _ => moved(by, true).map_or(0, |group| group.1),
-            }
-        }
-        Bound::Behind(expr) => {
-            let by = number(expr, "ending")?;
-            match units {
-                Units::Rows => (at + 1).saturating_add(by).min(count),
-                _ => moved(by, false).map_or(count, |group| group.1),
-            }
-        }
-    };
+    let (from, to) = (place(&call.frame.start, false)?, place(&call.frame.end, true)?);
     Ok((from.min(count), to.max(from.min(count))))
 }
