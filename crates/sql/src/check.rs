@@ -33,7 +33,7 @@ pub async fn check(
 ) -> std::result::Result<CheckedTables, String> {
     let mut by = store.begin(Isolation::RepeatableRead);
     let mut checked = CheckedTables::default();
-    let tables = Catalog::all_tables(store, &mut by).await.map_err(|error| error.to_string())?;
+    let tables = Catalog::all_tables(&mut by).await.map_err(|error| error.to_string())?;
     for table in &tables {
         let mut tell = |rows| progress("rows", rows);
         match check_table(&mut by, table, checked.rows, &mut tell).await {

@@ -4,8 +4,6 @@
 //! the name of that role. A role uses what it has made and what it has been given a right to, a
 //! superuser everything.
 
-use plexus_cache::Cache;
-use plexus_store::Store;
 use serde::{Deserialize, Serialize};
 use sqlparser::ast;
 
@@ -49,27 +47,17 @@ pub(crate) struct FirstRole {
 
 impl FirstRole {
     /// Returns a role.
-    pub(crate) async fn role(
-        &self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &str,
-    ) -> Result<Option<Role>> {
-        let found = Catalog::read(store, by, ROLE, name).await?;
+    pub(crate) async fn role(&self, by: &mut Transaction, name: &str) -> Result<Option<Role>> {
+        let found = Catalog::read(by, ROLE, name).await?;
         Ok(found.or_else(|| (name == self.role).then(|| Role::first(self.verifier.clone()))))
     }
 
     /// Returns the number of a database.
-    pub(crate) async fn database(
-        &self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &str,
-    ) -> Result<Option<u32>> {
+    pub(crate) async fn database(&self, by: &mut Transaction, name: &str) -> Result<Option<u32>> {
         match name {
             "postgres" => Ok(Some(0)),
             name if name == self.role => Ok(Some(1)),
-            name => Catalog::read(store, by, DATABASE, name).await,
+            name => Catalog::read(by, DATABASE, name).await,
         }
     }
 }
@@ -118,7 +106,7 @@ pub(crate) struct Roles<'a, 'r> {
 
 impl Roles<'_, '_> {
     async fn role(&mut self, name: &str) -> Result<Option<Role>> {
-        self.first.role(self.run.store, self.run.by, name).await
+        self.first.role(self.run.by, name).await
     }
 
     async fn own(&mut self) -> Result<Role> {
@@ -127,7 +115,7 @@ impl Roles<'_, '_> {
     }
 
     async fn write(&mut self, name: &str, role: Option<&Role>) -> Result<()> {
-        Catalog::write(self.run.store, self.run.by, ROLE, name, role).await
+        Catalog::write(self.run.by, ROLE, name, role).await
     }
 
     /// Checks that roles exist.
@@ -239,7 +227,7 @@ impl Roles<'_, '_> {
                 return Err(SqlError::new("55006", "current user cannot be dropped"));
             }
             refuse(name == self.first.role, "DROP ROLE of the first role")?;
-            if Catalog::owns(self.run.store, self.run.by, &name).await? {
+            if Catalog::owns(self.run.by, &name).await? {
                 let message = format!("role \"{name}\" cannot be dropped because some objects depend on it");
                 return Err(SqlError::new(code::DEPENDENT_OBJECTS, message));
             }
@@ -255,14 +243,13 @@ impl Roles<'_, '_> {
             return Err(no_privilege("create database"));
         }
         let name = simple(name)?;
-        let (store, by) = (self.run.store, &mut *self.run.by);
-        if self.first.database(store, by, &name).await?.is_some() {
+        if self.first.database(self.run.by, &name).await?.is_some() {
             let message = format!("database \"{name}\" already exists");
             return Err(SqlError::new(code::DUPLICATE_DATABASE, message));
         }
         // 0 and 1 are those of the beginning.
-        let number = store.fresh_id().await?.wrapping_add(2);
+        let number = self.run.by.store().fresh_id().await?.wrapping_add(2);
         let number = u32::try_from(number).map_err(|_| SqlError::unsupported("so many databases"))?;
-        Catalog::write(store, by, DATABASE, &name, Some(&number)).await
+        Catalog::write(self.run.by, DATABASE, &name, Some(&number)).await
     }
 }

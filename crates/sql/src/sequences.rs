@@ -15,8 +15,7 @@ use std::{
 };
 
 use futures_util::lock::Mutex as TaskMutex;
-use plexus_cache::Cache;
-use plexus_store::{Isolation, RowChange, Store};
+use plexus_store::{Isolation, RowChange};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -106,8 +105,8 @@ impl Sequence {
     }
 
     /// Returns the last number that a node has taken, and whether one was.
-    pub(crate) async fn state(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<(i64, bool)> {
-        let state = by.get(store.catalog(), &self.key()).await?;
+    pub(crate) async fn state(&self, by: &mut Transaction) -> Result<(i64, bool)> {
+        let state = by.get(by.store().catalog(), &self.key()).await?;
         let state = state.and_then(|bytes| State::read(&bytes)).ok_or_else(|| undefined(&self.name))?;
         Ok((state.last, state.is_called))
     }
@@ -142,36 +141,25 @@ impl Sequence {
     }
 
     /// Makes the state of a new sequence, as a part of the transaction that makes it.
-    pub(crate) async fn make(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<()> {
+    pub(crate) async fn make(&self, by: &mut Transaction) -> Result<()> {
         let state = State { last: self.start, is_called: false, generation: 0 };
-        Ok(by.change(store.catalog(), &self.key(), &mut |_| RowChange::Set(state.bytes())).await?)
+        Ok(by.change(by.store().catalog(), &self.key(), &mut |_| RowChange::Set(state.bytes())).await?)
     }
 
     /// Makes the state of a sequence that takes the place of this one: at a number, or where this
     /// one is.
-    pub(crate) async fn replace(
-        &self,
-        new: &Self,
-        restart: Option<i64>,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-    ) -> Result<()> {
-        let known = by.get(store.catalog(), &self.key()).await?;
+    pub(crate) async fn replace(&self, new: &Self, restart: Option<i64>, by: &mut Transaction) -> Result<()> {
+        let known = by.get(by.store().catalog(), &self.key()).await?;
         let known = known.and_then(|bytes| State::read(&bytes)).ok_or_else(|| undefined(&self.name))?;
         let state = match restart {
             Some(last) => State { last, is_called: false, generation: 0 },
             None => State { generation: 0, ..known },
         };
-        Ok(by.change(store.catalog(), &new.key(), &mut |_| RowChange::Set(state.bytes())).await?)
+        Ok(by.change(by.store().catalog(), &new.key(), &mut |_| RowChange::Set(state.bytes())).await?)
     }
 
     /// Changes the state. Returns what `act` returns beside the new one.
-    async fn change<T>(
-        &self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        act: impl Fn(State) -> Result<(T, State)>,
-    ) -> Result<T> {
+    async fn change<T>(&self, by: &mut Transaction, act: impl Fn(State) -> Result<(T, State)>) -> Result<T> {
         let mut result = Err(undefined(&self.name));
         let mut decide = |bytes: Option<&[u8]>| {
             let Some(state) = bytes.and_then(State::read) else { return RowChange::Keep };
@@ -186,7 +174,7 @@ impl Sequence {
                 }
             }
         };
-        by.change(store.catalog(), &self.key(), &mut decide).await?;
+        by.change(by.store().catalog(), &self.key(), &mut decide).await?;
         result
     }
 
@@ -208,25 +196,20 @@ pub(crate) struct Ranges(Mutex<HashMap<u64, Arc<TaskMutex<Range>>>>);
 
 impl Ranges {
     /// Draws a number. It is never given again, whatever becomes of the transaction.
-    pub(crate) async fn draw(
-        &self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        drawn: &Drawn,
-        sequence: &Sequence,
-    ) -> Result<i64> {
+    pub(crate) async fn draw(&self, by: &mut Transaction, drawn: &Drawn, sequence: &Sequence) -> Result<i64> {
         if drawn.made.borrow().contains(&sequence.id) {
             // Only this transaction sees it.
-            return sequence.change(store, by, |state| sequence.take(state, 1)).await.map(|range| range.next);
+            return sequence.change(by, |state| sequence.take(state, 1)).await.map(|range| range.next);
         }
         let range =
             self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(sequence.id).or_default().clone();
         let mut range = range.lock().await;
-        let state = store.begin(Isolation::ReadCommitted).get(store.catalog(), &sequence.key()).await?;
+        let state =
+            by.store().begin(Isolation::ReadCommitted).get(by.store().catalog(), &sequence.key()).await?;
         let state = state.and_then(|bytes| State::read(&bytes)).ok_or_else(|| undefined(&sequence.name))?;
         if range.left == 0 || range.generation != state.generation {
-            let mut own = store.begin(Isolation::ReadCommitted);
-            let taken = sequence.change(store, &mut own, |state| sequence.take(state, RANGE)).await?;
+            let mut own = by.store().begin(Isolation::ReadCommitted);
+            let taken = sequence.change(&mut own, |state| sequence.take(state, RANGE)).await?;
             own.commit().await?;
             *range = taken;
         }
@@ -240,17 +223,16 @@ impl Ranges {
     /// Sets the state of a sequence, for all nodes at once.
     pub(crate) async fn set(
         &self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         drawn: &Drawn,
         Set { sequence, last, is_called }: Set,
     ) -> Result<()> {
         let set = |State { generation, .. }| Ok(((), State { last, is_called, generation: generation + 1 }));
         if drawn.made.borrow().contains(&sequence.id) {
-            return sequence.change(store, by, set).await;
+            return sequence.change(by, set).await;
         }
-        let mut own = store.begin(Isolation::ReadCommitted);
-        sequence.change(store, &mut own, set).await?;
+        let mut own = by.store().begin(Isolation::ReadCommitted);
+        sequence.change(&mut own, set).await?;
         Ok(own.commit().await?)
     }
 }

@@ -346,8 +346,8 @@ async fn authenticated(
     let name = find(start, "user").unwrap_or_default();
     let database = find(start, "database").unwrap_or(name);
     let mut transaction = store.begin(plexus_store::Isolation::default());
-    let role = shared.first.role(store, &mut transaction, name).await?;
-    let number = shared.first.database(store, &mut transaction, database).await?;
+    let role = shared.first.role(&mut transaction, name).await?;
+    let number = shared.first.database(&mut transaction, database).await?;
     transaction.rollback();
     if connection.is_elsewhere() && !connection.is_encrypted() {
         let message = "clients of other machines must encrypt: use sslmode=require";

@@ -154,6 +154,12 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         self.id.is_none() && self.snapshot.is_none()
     }
 
+    /// Returns the store whose rows it reads and changes.
+    #[must_use]
+    pub fn store(&self) -> &Store<B> {
+        &self.store
+    }
+
     /// Returns its isolation.
     #[must_use]
     pub fn isolation(&self) -> Isolation {
@@ -448,10 +454,6 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         if self.step > 0 {
             self.changed.push((self.step, tree, key.to_vec()));
         }
-    }
-
-    pub(crate) fn store(&self) -> &Store<B> {
-        &self.store
     }
 
     /// Inserts rows with rising keys into one leaf: those at the begin that belong to it, find no

@@ -17,7 +17,7 @@ use std::{collections::HashMap, rc::Rc};
 
 use plexus_base::BlockId;
 use plexus_cache::Cache;
-use plexus_store::{RowChange, Store, tree::ScanPlace};
+use plexus_store::{RowChange, tree::ScanPlace};
 use serde::{Serialize, de::DeserializeOwned};
 
 pub(crate) use self::entries::{
@@ -193,8 +193,8 @@ impl Catalog {
 
     /// Forgets the relations of another version of the catalog. Returns the version of the
     /// statement: plans of one version and path fit.
-    pub(crate) async fn refresh(&mut self, store: &Store<Cache>, by: &mut Transaction) -> Result<&[u8]> {
-        let mut version = Self::version(store, by).await?;
+    pub(crate) async fn refresh(&mut self, by: &mut Transaction) -> Result<&[u8]> {
+        let mut version = Self::version(by).await?;
         self.whole_path().iter().for_each(|schema| version.extend(schema.bytes().chain([0])));
         if self.version.as_ref() != Some(&version) {
             self.known.clear();
@@ -203,23 +203,18 @@ impl Catalog {
     }
 
     /// Returns the version of the catalog.
-    pub(crate) async fn version(store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<u8>> {
-        Ok(by.get(store.catalog(), VERSION_KEY).await?.unwrap_or_default())
+    pub(crate) async fn version(by: &mut Transaction) -> Result<Vec<u8>> {
+        Ok(by.get(by.store().catalog(), VERSION_KEY).await?.unwrap_or_default())
     }
 
     /// Fails if the catalog has changed since the snapshot of a transaction that has one for all
     /// statements.
-    pub(crate) async fn check_newest(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<()> {
-        Ok(by.change(store.catalog(), VERSION_KEY, &mut |_| RowChange::Keep).await?)
+    pub(crate) async fn check_newest(&self, by: &mut Transaction) -> Result<()> {
+        Ok(by.change(by.store().catalog(), VERSION_KEY, &mut |_| RowChange::Keep).await?)
     }
 
-    async fn row<T: DeserializeOwned>(
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        key: &[u8],
-        name: &str,
-    ) -> Result<Option<T>> {
-        let found = by.get(store.catalog(), key).await?;
+    async fn row<T: DeserializeOwned>(by: &mut Transaction, key: &[u8], name: &str) -> Result<Option<T>> {
+        let found = by.get(by.store().catalog(), key).await?;
         found.map(|bytes| serde_json::from_slice(&bytes).map_err(|_| damaged(name))).transpose()
     }
 
@@ -227,7 +222,6 @@ impl Catalog {
     /// [`relation`](crate::parse::relation).
     pub(crate) async fn relation(
         &mut self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         name: &str,
     ) -> Result<Option<(RelationName, Relation)>> {
@@ -243,8 +237,8 @@ impl Catalog {
         };
         let mut found = None;
         for place in places {
-            if let Some(entry) = Self::row(store, by, &self.place.key_of(&place), name).await? {
-                self.check_schema(store, by, &place.schema, Privilege::Usage).await?;
+            if let Some(entry) = Self::row(by, &self.place.key_of(&place), name).await? {
+                self.check_schema(by, &place.schema, Privilege::Usage).await?;
                 let relation = match entry {
                     Entry::Table(table) => Relation::Table(Rc::new(table)),
                     Entry::View(view) => Relation::View(Rc::new(view)),
@@ -260,49 +254,33 @@ impl Catalog {
     }
 
     /// Returns the table with a name.
-    pub(crate) async fn find(
-        &mut self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &str,
-    ) -> Result<Option<Rc<Table>>> {
-        Ok(match self.relation(store, by, name).await? {
+    pub(crate) async fn find(&mut self, by: &mut Transaction, name: &str) -> Result<Option<Rc<Table>>> {
+        Ok(match self.relation(by, name).await? {
             Some((_, Relation::Table(table))) => Some(table),
             _ => None,
         })
     }
 
     /// Returns the table with a name, which the role may read.
-    pub(crate) async fn table(
-        &mut self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &str,
-    ) -> Result<Rc<Table>> {
-        self.table_for(store, by, name, Privilege::Select).await
+    pub(crate) async fn table(&mut self, by: &mut Transaction, name: &str) -> Result<Rc<Table>> {
+        self.table_for(by, name, Privilege::Select).await
     }
 
     /// Returns the table with a name, for which the role has a right.
     pub(crate) async fn table_for(
         &mut self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         name: &str,
         privilege: Privilege,
     ) -> Result<Rc<Table>> {
-        let table = self.find(store, by, name).await?.ok_or_else(|| undefined(name))?;
+        let table = self.find(by, name).await?.ok_or_else(|| undefined(name))?;
         self.place.check(&table.owner, &table.grants, privilege, "table", &table.name)?;
         Ok(table)
     }
 
     /// Returns the table with a name, which the role may change.
-    pub(crate) async fn owned(
-        &mut self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &str,
-    ) -> Result<Option<Rc<Table>>> {
-        let found = self.find(store, by, name).await?;
+    pub(crate) async fn owned(&mut self, by: &mut Transaction, name: &str) -> Result<Option<Rc<Table>>> {
+        let found = self.find(by, name).await?;
         if let Some(table) = &found {
             self.place.check_owner(&table.owner, "table", &table.name)?;
         }
@@ -312,13 +290,12 @@ impl Catalog {
     /// Returns the table that has an index of this name, and the name of the index in its schema.
     pub(crate) async fn table_of_index(
         &mut self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         index: &str,
     ) -> Result<Option<(Rc<Table>, String)>> {
-        match self.relation(store, by, index).await? {
+        match self.relation(by, index).await? {
             Some((name, Relation::Index(table))) => {
-                let table = self.owned(store, by, &table.qualified()).await?;
+                let table = self.owned(by, &table.qualified()).await?;
                 Ok(table.map(|table| (table, name.name)))
             }
             _ => Ok(None),
@@ -326,19 +303,13 @@ impl Catalog {
     }
 
     /// Returns whether a relation has this name.
-    pub(crate) async fn has(
-        &self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &RelationName,
-    ) -> Result<bool> {
-        Ok(by.get(store.catalog(), &self.place.key_of(name)).await?.is_some())
+    pub(crate) async fn has(&self, by: &mut Transaction, name: &RelationName) -> Result<bool> {
+        Ok(by.get(by.store().catalog(), &self.place.key_of(name)).await?.is_some())
     }
 
     /// Returns the schema and name of a relation that a statement makes.
     pub(crate) async fn place_of(
         &mut self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         name: &str,
         is_temporary: bool,
@@ -353,12 +324,12 @@ impl Catalog {
             _ => {}
         }
         if let Some((schema, name)) = name.split_once('\0') {
-            self.check_schema(store, by, schema, Privilege::Create).await?;
+            self.check_schema(by, schema, Privilege::Create).await?;
             return Ok(RelationName::new(schema, name));
         }
         for schema in self.path.clone() {
-            if schema == PUBLIC || self.schema(store, by, &schema).await?.is_some() {
-                self.check_schema(store, by, &schema, Privilege::Create).await?;
+            if schema == PUBLIC || self.schema(by, &schema).await?.is_some() {
+                self.check_schema(by, &schema, Privilege::Create).await?;
                 return Ok(RelationName::new(schema, name));
             }
         }
@@ -366,23 +337,12 @@ impl Catalog {
     }
 
     /// Returns a schema other than those that each database has.
-    pub(crate) async fn schema(
-        &self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &str,
-    ) -> Result<Option<Schema>> {
-        Self::row(store, by, &self.place.schema_key(name), name).await
+    pub(crate) async fn schema(&self, by: &mut Transaction, name: &str) -> Result<Option<Schema>> {
+        Self::row(by, &self.place.schema_key(name), name).await
     }
 
     /// Refuses the use of a schema for which the role has no right. Each role may use `public`.
-    async fn check_schema(
-        &self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &str,
-        privilege: Privilege,
-    ) -> Result<()> {
+    async fn check_schema(&self, by: &mut Transaction, name: &str, privilege: Privilege) -> Result<()> {
         if name == PUBLIC {
             return Ok(());
         }
@@ -390,7 +350,7 @@ impl Catalog {
             let message = format!("permission denied for schema {name}");
             return Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, message));
         }
-        let Some(schema) = self.schema(store, by, name).await? else {
+        let Some(schema) = self.schema(by, name).await? else {
             return Err(undefined_schema(name));
         };
         self.place.check(&schema.owner, &schema.grants, privilege, "schema", name)
@@ -399,45 +359,38 @@ impl Catalog {
     /// Makes, changes or removes a schema.
     pub(crate) async fn change_schema(
         &mut self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         name: &str,
         new: Option<&Schema>,
     ) -> Result<()> {
-        Self::change_version(store, by).await?;
+        Self::change_version(by).await?;
         self.known.clear();
-        Self::put(store, by, &self.place.schema_key(name), new).await
+        Self::put(by, &self.place.schema_key(name), new).await
     }
 
-    async fn put<T: Serialize>(
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        key: &[u8],
-        entry: Option<&T>,
-    ) -> Result<()> {
+    async fn put<T: Serialize>(by: &mut Transaction, key: &[u8], entry: Option<&T>) -> Result<()> {
         let change = match entry {
             None => RowChange::Remove,
             Some(entry) => RowChange::Set(serde_json::to_vec(entry).map_err(|_| damaged("a row"))?),
         };
-        Ok(by.change(store.catalog(), key, &mut |_| change.clone()).await?)
+        Ok(by.change(by.store().catalog(), key, &mut |_| change.clone()).await?)
     }
 
     /// The first step of each change, so that two at the same time wait for each other. The version
     /// is one that never was: plans of a change that is rolled back must not fit to a later one.
-    async fn change_version(store: &Store<Cache>, by: &mut Transaction) -> Result<()> {
-        let version = store.fresh_id().await?.to_le_bytes();
+    async fn change_version(by: &mut Transaction) -> Result<()> {
+        let version = by.store().fresh_id().await?.to_le_bytes();
         let mut set = |_: Option<&[u8]>| RowChange::Set(version.to_vec());
-        Ok(by.change(store.catalog(), VERSION_KEY, &mut set).await?)
+        Ok(by.change(by.store().catalog(), VERSION_KEY, &mut set).await?)
     }
 
     /// Returns the sequence with a name.
     pub(crate) async fn sequence(
         &mut self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         name: &str,
     ) -> Result<Option<Rc<Sequence>>> {
-        Ok(match self.relation(store, by, name).await? {
+        Ok(match self.relation(by, name).await? {
             Some((_, Relation::Sequence(sequence))) => Some(sequence),
             _ => None,
         })
@@ -447,12 +400,11 @@ impl Catalog {
     /// draws numbers without a right to the sequence only if the sequence belongs to the column.
     pub(crate) async fn find_sequences(
         &mut self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         named: Vec<(String, SequenceSlot)>,
     ) -> Result<()> {
         for (name, slot) in named {
-            let sequence = self.sequence(store, by, &name).await?.ok_or_else(|| undefined(&name))?;
+            let sequence = self.sequence(by, &name).await?.ok_or_else(|| undefined(&name))?;
             let Sequence { owner, grants, name, .. } = &*sequence;
             let may = |privilege| self.place.check(owner, grants, privilege, "sequence", name);
             may(Privilege::Usage).or_else(|_| may(Privilege::Update))?;
@@ -464,14 +416,13 @@ impl Catalog {
     /// Calls `act` with the key and the content of each row whose key begins with a prefix, until it
     /// returns true.
     async fn any<T: DeserializeOwned>(
-        store: &Store<Cache>,
         by: &mut Transaction,
         prefix: &[u8],
         mut act: impl FnMut(&[u8], T) -> bool,
     ) -> Result<bool> {
         let mut place = Some(ScanPlace::from(prefix));
         while let Some(from) = place {
-            let (rows, next) = by.scan(store.catalog(), &from).await?;
+            let (rows, next) = by.scan(by.store().catalog(), &from).await?;
             for (key, bytes) in rows.iter().filter(|(key, _)| key.starts_with(prefix)) {
                 let failed = |_| damaged(&String::from_utf8_lossy(key));
                 if act(key, serde_json::from_slice(bytes).map_err(failed)?) {
@@ -484,23 +435,23 @@ impl Catalog {
     }
 
     /// Returns the tables of all databases.
-    pub(crate) async fn all_tables(store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<Table>> {
-        Ok(Self::relations_of(store, by, &[RELATION]).await?.tables)
+    pub(crate) async fn all_tables(by: &mut Transaction) -> Result<Vec<Table>> {
+        Ok(Self::relations_of(by, &[RELATION]).await?.tables)
     }
 
     /// Returns the tables of the database.
-    pub(crate) async fn tables(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<Table>> {
-        Ok(self.relations(store, by).await?.tables)
+    pub(crate) async fn tables(&self, by: &mut Transaction) -> Result<Vec<Table>> {
+        Ok(self.relations(by).await?.tables)
     }
 
     /// Returns the relations of the database.
-    pub(crate) async fn relations(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<Relations> {
-        Self::relations_of(store, by, &self.place.prefix(RELATION)).await
+    pub(crate) async fn relations(&self, by: &mut Transaction) -> Result<Relations> {
+        Self::relations_of(by, &self.place.prefix(RELATION)).await
     }
 
-    async fn relations_of(store: &Store<Cache>, by: &mut Transaction, prefix: &[u8]) -> Result<Relations> {
+    async fn relations_of(by: &mut Transaction, prefix: &[u8]) -> Result<Relations> {
         let mut found = Relations::default();
-        Self::any(store, by, prefix, |_, entry: Entry| {
+        Self::any(by, prefix, |_, entry: Entry| {
             match entry {
                 Entry::Table(table) => found.tables.push(table),
                 Entry::View(view) => found.views.push(view),
@@ -514,9 +465,9 @@ impl Catalog {
     }
 
     /// Returns the schemas of the database, without those that each database has.
-    pub(crate) async fn schemas(&self, store: &Store<Cache>, by: &mut Transaction) -> Result<Vec<Schema>> {
+    pub(crate) async fn schemas(&self, by: &mut Transaction) -> Result<Vec<Schema>> {
         let mut found = Vec::new();
-        Self::any(store, by, &self.place.prefix(SCHEMA), |_, schema: Schema| {
+        Self::any(by, &self.place.prefix(SCHEMA), |_, schema: Schema| {
             found.push(schema);
             false
         })
@@ -527,12 +478,11 @@ impl Catalog {
     /// Returns the columns whose defaults name a sequence: their tables and names.
     pub(crate) async fn users_of_sequence(
         &self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         name: &RelationName,
     ) -> Result<Vec<(RelationName, String)>> {
         let (key, mut users) = (name.key(), Vec::new());
-        Self::any(store, by, &self.place.prefix(RELATION), |_, entry: Entry| {
+        Self::any(by, &self.place.prefix(RELATION), |_, entry: Entry| {
             if let Entry::Table(table) = entry {
                 let uses = |column: &&Column| column.sequences.contains(&key);
                 let columns = table.columns.iter().filter(uses);
@@ -545,13 +495,8 @@ impl Catalog {
     }
 
     /// Returns the views whose queries name a relation.
-    pub(crate) async fn views_of(
-        &self,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-        name: &RelationName,
-    ) -> Result<Vec<View>> {
-        let Relations { mut views, tables, .. } = self.relations(store, by).await?;
+    pub(crate) async fn views_of(&self, by: &mut Transaction, name: &RelationName) -> Result<Vec<View>> {
+        let Relations { mut views, tables, .. } = self.relations(by).await?;
         views.extend(tables.iter().filter_map(Table::view));
         views.retain(|view| view.uses.contains(name));
         // In the order in which they were made.
@@ -560,7 +505,7 @@ impl Catalog {
     }
 
     /// Returns whether a role owns something of any database, or has been given a right.
-    pub(crate) async fn owns(store: &Store<Cache>, by: &mut Transaction, role: &str) -> Result<bool> {
+    pub(crate) async fn owns(by: &mut Transaction, role: &str) -> Result<bool> {
         let is_of = |owner: &str, grants: &[Grant]| {
             owner == role
                 || grants.iter().any(|grant| grant.role.as_deref() == Some(role) || grant.by == role)
@@ -572,28 +517,25 @@ impl Catalog {
             Entry::IndexOf(_) => false,
         };
         let is_owned_schema = |_: &[u8], schema: Schema| is_of(&schema.owner, &schema.grants);
-        Ok(Self::any(store, by, &[RELATION], is_owned).await?
-            || Self::any(store, by, &[SCHEMA], is_owned_schema).await?)
+        Ok(Self::any(by, &[RELATION], is_owned).await? || Self::any(by, &[SCHEMA], is_owned_schema).await?)
     }
 
     /// Reads a row of the catalog that is no relation.
     pub(crate) async fn read<T: DeserializeOwned>(
-        store: &Store<Cache>,
         by: &mut Transaction,
         kind: u8,
         name: &str,
     ) -> Result<Option<T>> {
-        Self::row(store, by, &[&[kind], name.as_bytes()].concat(), name).await
+        Self::row(by, &[&[kind], name.as_bytes()].concat(), name).await
     }
 
     /// Reads all rows of the catalog of a kind that is no relation, with their names.
     pub(crate) async fn read_all<T: DeserializeOwned>(
-        store: &Store<Cache>,
         by: &mut Transaction,
         kind: u8,
     ) -> Result<Vec<(String, T)>> {
         let mut all = Vec::new();
-        Self::any(store, by, &[kind], |key, row| {
+        Self::any(by, &[kind], |key, row| {
             all.push((String::from_utf8_lossy(&key[1..]).into_owned(), row));
             false
         })
@@ -603,38 +545,35 @@ impl Catalog {
 
     /// Writes or removes a row of the catalog that is no relation.
     pub(crate) async fn write<T: Serialize>(
-        store: &Store<Cache>,
         by: &mut Transaction,
         kind: u8,
         name: &str,
         new: Option<&T>,
     ) -> Result<()> {
-        Self::change_version(store, by).await?;
-        Self::put(store, by, &[&[kind], name.as_bytes()].concat(), new).await
+        Self::change_version(by).await?;
+        Self::put(by, &[&[kind], name.as_bytes()].concat(), new).await
     }
 
     /// Makes, changes or removes a view or a sequence.
     pub(crate) async fn change_entry(
         &mut self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         name: &RelationName,
         new: Option<&Entry>,
     ) -> Result<()> {
-        Self::change_version(store, by).await?;
+        Self::change_version(by).await?;
         self.known.clear();
-        Self::put(store, by, &self.place.key_of(name), new).await
+        Self::put(by, &self.place.key_of(name), new).await
     }
 
     /// Makes, changes or removes a table with its indexes: `old` is as it was.
     pub(crate) async fn change(
         &mut self,
-        store: &Store<Cache>,
         by: &mut Transaction,
         old: Option<&Table>,
         new: Option<&Table>,
     ) -> Result<()> {
-        Self::change_version(store, by).await?;
+        Self::change_version(by).await?;
         self.known.clear();
         let names = |table: &Table| -> Vec<RelationName> {
             let primary = table.primary.iter().map(|key| &key.name);
@@ -643,7 +582,7 @@ impl Catalog {
         };
         let (before, after) = (old.map(names).unwrap_or_default(), new.map(names).unwrap_or_default());
         for gone in before.iter().filter(|name| !after.contains(name)) {
-            Self::put::<Entry>(store, by, &self.place.key_of(gone), None).await?;
+            Self::put::<Entry>(by, &self.place.key_of(gone), None).await?;
         }
         let trees = |table: Option<&Table>| -> Vec<u64> {
             table.into_iter().flat_map(|table| table.trees().collect::<Vec<_>>()).collect()
@@ -656,7 +595,7 @@ impl Catalog {
         let relation = new.relation();
         for (at, name) in after.iter().enumerate() {
             let is_new = !before.contains(name);
-            if after[..at].contains(name) || is_new && self.has(store, by, name).await? {
+            if after[..at].contains(name) || is_new && self.has(by, name).await? {
                 return Err(duplicate(&name.name));
             }
             let is_moved = old.is_none_or(|old| old.relation() != relation);
@@ -665,7 +604,7 @@ impl Catalog {
                 false if is_new || is_moved => Entry::IndexOf(relation.key()),
                 false => continue,
             };
-            Self::put(store, by, &self.place.key_of(name), Some(&entry)).await?;
+            Self::put(by, &self.place.key_of(name), Some(&entry)).await?;
         }
         Ok(())
     }

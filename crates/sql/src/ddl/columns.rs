@@ -104,14 +104,13 @@ impl Definer<'_, '_> {
             _ => error,
         })?;
         let named = named.sequences.take();
-        let (store, by) = (self.run.store, &mut *self.run.by);
         let mut sequences = Vec::new();
         for (name, _) in &named {
-            let found = self.catalog.relation(store, by, name).await?;
+            let found = self.catalog.relation(self.run.by, name).await?;
             sequences.extend(found.map(|(relation, _)| relation.key()));
         }
         table.columns[at].sequences = sequences;
-        self.catalog.find_sequences(store, by, named).await?;
+        self.catalog.find_sequences(self.run.by, named).await?;
         if let Some(text) = &table.columns[at].generated {
             let (expr, of) = bind_text(table, text)?;
             let mut wrong = None;

@@ -64,17 +64,15 @@ pub(crate) async fn comment(
         }
         O::Schema => {
             let name = simple(name)?;
-            let (store, by) = (define.run.store, &mut *define.run.by);
-            let schema = define.catalog.schema(store, by, &name).await?;
+            let schema = define.catalog.schema(define.run.by, &name).await?;
             let mut schema = schema.ok_or_else(|| undefined_schema(&name))?;
             define.catalog.place().check_owner(&schema.owner, "schema", &name)?;
             schema.comment = text;
-            define.catalog.change_schema(store, by, &name, Some(&schema)).await
+            define.catalog.change_schema(define.run.by, &name, Some(&schema)).await
         }
         O::Table | O::View | O::MaterializedView | O::Index | O::Sequence => {
             let name = relation(name)?;
-            let (store, by) = (define.run.store, &mut *define.run.by);
-            let found = define.catalog.relation(store, by, &name).await?;
+            let found = define.catalog.relation(define.run.by, &name).await?;
             let (place, found) = found.ok_or_else(|| undefined(&name))?;
             let owner = define.catalog.place().clone();
             let entry = match (kind, found) {
@@ -111,8 +109,7 @@ pub(crate) async fn comment(
                     return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
                 }
             };
-            let (store, by) = (define.run.store, &mut *define.run.by);
-            define.catalog.change_entry(store, by, &place, Some(&entry)).await
+            define.catalog.change_entry(define.run.by, &place, Some(&entry)).await
         }
         other => Err(SqlError::unsupported(format!("COMMENT ON {other}"))),
     }

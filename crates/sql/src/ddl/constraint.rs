@@ -193,7 +193,7 @@ impl Definer<'_, '_> {
         let found = match is_own {
             true => None,
             false => {
-                let found = self.catalog.find(self.run.store, self.run.by, &given).await?;
+                let found = self.catalog.find(self.run.by, &given).await?;
                 Some(found.ok_or_else(|| undefined(&given))?)
             }
         };

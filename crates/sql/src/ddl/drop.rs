@@ -31,8 +31,7 @@ pub(crate) async fn drop_all(
             ast::ObjectType::Sequence => "sequence",
             other => return Err(SqlError::unsupported(format!("DROP {other}"))),
         };
-        let (store, by) = (define.run.store, &mut *define.run.by);
-        let Some((place, found)) = define.catalog.relation(store, by, &name).await? else {
+        let Some((place, found)) = define.catalog.relation(define.run.by, &name).await? else {
             let message = format!("{word} \"{}\" does not exist", shown(&name));
             if !if_exists {
                 let code = if kind == ast::ObjectType::Index {
@@ -142,7 +141,7 @@ impl Definer<'_, '_> {
     /// Returns a table as it is now, unless it has gone with another one.
     async fn left(&mut self, table: &Table) -> Result<Option<Rc<Table>>> {
         let name = table.relation().qualified();
-        self.catalog.find(self.run.store, self.run.by, &name).await
+        self.catalog.find(self.run.by, &name).await
     }
 
     /// Removes views that need something that goes, and tells of them and of other objects.
@@ -161,9 +160,8 @@ impl Definer<'_, '_> {
         }
         for view in views {
             // One that needs another one of them may have gone with it.
-            let (store, by) = (self.run.store, &mut *self.run.by);
             let name = view.relation().qualified();
-            match self.catalog.relation(store, by, &name).await? {
+            match self.catalog.relation(self.run.by, &name).await? {
                 Some((_, Relation::View(view))) => Box::pin(self.drop_view(&view, true)).await?,
                 Some((_, Relation::Table(table))) => Box::pin(self.drop_tables(&[table], true)).await?,
                 _ => {}
@@ -184,7 +182,7 @@ impl Definer<'_, '_> {
             return Err(needed(&format!("view {name}"), &views.iter().map(line).collect::<Vec<_>>()));
         }
         self.cascades(Vec::new(), &views).await?;
-        self.catalog.change_entry(self.run.store, self.run.by, &view.relation(), None).await
+        self.catalog.change_entry(self.run.by, &view.relation(), None).await
     }
 
     async fn drop_index(&mut self, table: &Table, name: &str, cascade: bool) -> Result<()> {
@@ -245,8 +243,7 @@ pub(crate) async fn truncate(define: &mut Definer<'_, '_>, truncate: &ast::Trunc
     let mut names: Vec<RelationName> = Vec::new();
     for target in &truncate.table_names {
         let name = relation(&target.name)?;
-        let (store, by) = (define.run.store, &mut *define.run.by);
-        let found = define.catalog.find(store, by, &name).await?.ok_or_else(|| undefined(&name))?;
+        let found = define.catalog.find(define.run.by, &name).await?.ok_or_else(|| undefined(&name))?;
         if found.materialized.is_some() {
             let message = format!("\"{}\" is not a table", found.name);
             return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));

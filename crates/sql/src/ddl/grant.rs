@@ -195,7 +195,7 @@ impl Definer<'_, '_> {
             }
             Some(O::AllTablesInSchema { schemas } | O::AllSequencesInSchema { schemas }) => {
                 let is_sequence = matches!(objects, Some(O::AllSequencesInSchema { .. }));
-                let all = self.catalog.relations(self.run.store, self.run.by).await?;
+                let all = self.catalog.relations(self.run.by).await?;
                 let tables = all.tables.iter().map(Table::relation);
                 let relations: Vec<_> = match is_sequence {
                     true => all.sequences.iter().map(Sequence::relation).collect(),
@@ -213,14 +213,12 @@ impl Definer<'_, '_> {
                 for name in names {
                     let name = simple(name)?;
                     refuse(name == PUBLIC, "GRANT and REVOKE on schema public")?;
-                    let (store, by) = (self.run.store, &mut *self.run.by);
-                    let schema = self.catalog.schema(store, by, &name).await?;
+                    let schema = self.catalog.schema(self.run.by, &name).await?;
                     let mut schema = schema.ok_or_else(|| undefined_schema(&name))?;
                     let Schema { owner, grants, .. } = &mut schema;
                     let giver = self.giver(owner, grants, &change, SCHEMA, "schema", &name)?;
                     change.apply((grants, owner), &giver, SCHEMA, "schema")?;
-                    let (store, by) = (self.run.store, &mut *self.run.by);
-                    self.catalog.change_schema(store, by, &name, Some(&schema)).await?;
+                    self.catalog.change_schema(self.run.by, &name, Some(&schema)).await?;
                 }
                 Ok(())
             }
@@ -258,8 +256,7 @@ impl Definer<'_, '_> {
     }
 
     async fn relation_rights(&mut self, change: &Change, name: &str, is_sequence: bool) -> Result<()> {
-        let (store, by) = (self.run.store, &mut *self.run.by);
-        let found = self.catalog.relation(store, by, name).await?;
+        let found = self.catalog.relation(self.run.by, name).await?;
         let (place, found) = found.ok_or_else(|| undefined(name))?;
         let entry = match found {
             Relation::Table(table) if !is_sequence => {
@@ -287,7 +284,7 @@ impl Definer<'_, '_> {
                 return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
             }
         };
-        self.catalog.change_entry(self.run.store, self.run.by, &place, Some(&entry)).await
+        self.catalog.change_entry(self.run.by, &place, Some(&entry)).await
     }
 }
 

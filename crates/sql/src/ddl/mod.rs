@@ -63,28 +63,28 @@ fn needed(object: &str, lines: &[String]) -> SqlError {
 impl Definer<'_, '_> {
     /// Returns a table that the role may change.
     async fn owned(&mut self, name: &str) -> Result<std::rc::Rc<Table>> {
-        let found = self.catalog.owned(self.run.store, self.run.by, name).await?;
+        let found = self.catalog.owned(self.run.by, name).await?;
         found.ok_or_else(|| undefined(name))
     }
 
     /// Returns a table by its schema and name.
     async fn table(&mut self, name: &RelationName) -> Result<std::rc::Rc<Table>> {
         let name = name.qualified();
-        let found = self.catalog.find(self.run.store, self.run.by, &name).await?;
+        let found = self.catalog.find(self.run.by, &name).await?;
         found.ok_or_else(|| undefined(&name))
     }
 
     async fn has(&mut self, name: &RelationName) -> Result<bool> {
-        self.catalog.has(self.run.store, self.run.by, name).await
+        self.catalog.has(self.run.by, name).await
     }
 
     async fn views_of(&mut self, name: &RelationName) -> Result<Vec<View>> {
-        self.catalog.views_of(self.run.store, self.run.by, name).await
+        self.catalog.views_of(self.run.by, name).await
     }
 
     /// Returns the place of a relation that a statement makes.
     async fn place_of(&mut self, name: &ast::ObjectName, is_temporary: bool) -> Result<RelationName> {
-        self.catalog.place_of(self.run.store, self.run.by, &relation(name)?, is_temporary).await
+        self.catalog.place_of(self.run.by, &relation(name)?, is_temporary).await
     }
 
     /// Makes, changes or removes a table, and lets the tables that its foreign keys name know it.
@@ -102,7 +102,7 @@ impl Definer<'_, '_> {
                 stored.referenced_by.push(own);
             }
         }
-        self.catalog.change(self.run.store, self.run.by, old, stored.as_ref()).await?;
+        self.catalog.change(self.run.by, old, stored.as_ref()).await?;
         for parent in before.union(&after) {
             if Some(parent) == new_name.as_ref() || Some(parent) == old_name.as_ref() {
                 continue;
@@ -114,7 +114,7 @@ impl Definer<'_, '_> {
                 changed.referenced_by.push(name.clone());
             }
             if changed != *known {
-                self.catalog.change(self.run.store, self.run.by, Some(&known), Some(&changed)).await?;
+                self.catalog.change(self.run.by, Some(&known), Some(&changed)).await?;
             }
         }
         Ok(())

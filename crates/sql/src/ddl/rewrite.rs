@@ -101,7 +101,7 @@ impl Definer<'_, '_> {
     pub(super) async fn validate_foreign_key(&mut self, table: &Table, number: usize) -> Result<()> {
         let table = self.table(&table.relation()).await?;
         let (catalog, run) = (&mut *self.catalog, &mut *self.run);
-        let targets = Targets::of(catalog, run.store, run.by, &table).await?;
+        let targets = Targets::of(catalog, run.by, &table).await?;
         let mut place = Some(ScanPlace::from(&[]));
         while let Some(from) = place {
             let (rows, next) = run.by.scan(table.rows(), &from).await?;

@@ -34,9 +34,8 @@ pub(crate) async fn create_schema(
         let detail = "The prefix \"pg_\" is reserved for system schemas.";
         return Err(SqlError::new("42939", message).with_detail(detail));
     }
-    let (store, by) = (define.run.store, &mut *define.run.by);
     let is_there = matches!(name.as_str(), PUBLIC | "information_schema")
-        || define.catalog.schema(store, by, &name).await?.is_some();
+        || define.catalog.schema(define.run.by, &name).await?.is_some();
     if is_there {
         if if_not_exists {
             define.notices.push(format!("schema \"{name}\" already exists, skipping"));
@@ -44,9 +43,9 @@ pub(crate) async fn create_schema(
         }
         return Err(SqlError::new("42P06", format!("schema \"{name}\" already exists")));
     }
-    let id = store.fresh_id().await?;
+    let id = define.run.by.store().fresh_id().await?;
     let schema = Schema { id, name: name.clone(), owner, grants: Vec::new(), comment: None };
-    define.catalog.change_schema(store, by, &name, Some(&schema)).await
+    define.catalog.change_schema(define.run.by, &name, Some(&schema)).await
 }
 
 /// Runs DROP SCHEMA.
@@ -59,8 +58,7 @@ pub(crate) async fn drop_schemas(
     for name in names {
         let name = simple(name)?;
         refuse(name == PUBLIC, "DROP SCHEMA of public")?;
-        let (store, by) = (define.run.store, &mut *define.run.by);
-        let Some(schema) = define.catalog.schema(store, by, &name).await? else {
+        let Some(schema) = define.catalog.schema(define.run.by, &name).await? else {
             if !if_exists {
                 return Err(undefined_schema(&name));
             }
@@ -68,7 +66,7 @@ pub(crate) async fn drop_schemas(
             continue;
         };
         define.catalog.place().check_owner(&schema.owner, "schema", &name)?;
-        let mut relations = define.catalog.relations(store, by).await?;
+        let mut relations = define.catalog.relations(define.run.by).await?;
         relations.tables.retain(|table| table.schema == name);
         relations.views.retain(|view| view.schema == name);
         relations.sequences.retain(|sequence| {
@@ -101,8 +99,7 @@ pub(crate) async fn drop_schemas(
             drop_sequence(define, &sequence.relation(), true).await?;
         }
         define.notices.truncate(told + 1);
-        let (store, by) = (define.run.store, &mut *define.run.by);
-        define.catalog.change_schema(store, by, &name, None).await?;
+        define.catalog.change_schema(define.run.by, &name, None).await?;
     }
     Ok(())
 }

@@ -59,15 +59,15 @@ pub(super) async fn own_sequence(
     let base = joined(&[&table.name, &column.name], "seq");
     let mut name = RelationName::new(&table.schema, &base);
     for number in 1.. {
-        if !catalog.has(run.store, run.by, &name).await? {
+        if !catalog.has(run.by, &name).await? {
             break;
         }
         name.name = format!("{base}{number}");
     }
     if let Some(given) = options.iter().find_map(given_name) {
-        name = catalog.place_of(run.store, run.by, &relation_of_text(&given), false).await?;
+        name = catalog.place_of(run.by, &relation_of_text(&given), false).await?;
     }
-    if catalog.has(run.store, run.by, &name).await? {
+    if catalog.has(run.by, &name).await? {
         return Err(duplicate(&name.name));
     }
     make_sequence(run, catalog, &name, column.of, options).await?;
@@ -113,7 +113,7 @@ async fn make_sequence(
     of: Type,
     options: &[ast::SequenceOptions],
 ) -> Result<()> {
-    let id = run.store.fresh_id().await?;
+    let id = run.by.store().fresh_id().await?;
     let RelationName { schema, name: own } = name.clone();
     let sequence = Sequence {
         id,
@@ -132,8 +132,8 @@ async fn make_sequence(
     };
     let sequence = changed(sequence, options, true)?;
     let entry = Entry::Sequence(sequence.clone());
-    catalog.change_entry(run.store, run.by, name, Some(&entry)).await?;
-    sequence.make(run.store, run.by).await?;
+    catalog.change_entry(run.by, name, Some(&entry)).await?;
+    sequence.make(run.by).await?;
     run.context.sequences.made.borrow_mut().insert(id);
     Ok(())
 }
@@ -234,8 +234,7 @@ pub(crate) fn owner_of(options: &[ast::SequenceOptions]) -> Result<Option<Option
 /// Runs ALTER SEQUENCE.
 pub(crate) async fn alter_sequence(define: &mut Definer<'_, '_>, alter: &AlterSequence) -> Result<()> {
     let name = relation(&alter.name)?;
-    let (store, by) = (define.run.store, &mut *define.run.by);
-    let Some(sequence) = define.catalog.sequence(store, by, &name).await? else {
+    let Some(sequence) = define.catalog.sequence(define.run.by, &name).await? else {
         if alter.if_exists {
             define.notices.push(format!("relation \"{}\" does not exist, skipping", shown(&name)));
             return Ok(());
@@ -254,7 +253,7 @@ pub(crate) async fn alter_sequence(define: &mut Definer<'_, '_>, alter: &AlterSe
     }
     if !alter.options.is_empty() || alter.restart.is_some() {
         let mut new = changed((*sequence).clone(), &alter.options, false)?;
-        new.id = store.fresh_id().await?;
+        new.id = define.run.by.store().fresh_id().await?;
         let restart = alter.restart.map(|number| number.unwrap_or(new.start));
         if let Some(number) = restart.filter(|number| !(new.least..=new.most).contains(number)) {
             let (word, bound, than) = match number < new.least {
@@ -267,7 +266,7 @@ pub(crate) async fn alter_sequence(define: &mut Definer<'_, '_>, alter: &AlterSe
         let is_only_owner =
             alter.options.iter().all(|option| matches!(option, ast::SequenceOptions::OwnedBy(_)));
         if restart.is_some() || !is_only_owner {
-            sequence.replace(&new, restart, store, by).await?;
+            sequence.replace(&new, restart, define.run.by).await?;
             define.run.context.sequences.made.borrow_mut().insert(new.id);
             define.put_sequence(&place, &new).await?;
         }
@@ -281,8 +280,7 @@ pub(super) async fn drop_sequence(
     name: &RelationName,
     cascade: bool,
 ) -> Result<()> {
-    let (store, by) = (define.run.store, &mut *define.run.by);
-    let users = define.catalog.users_of_sequence(store, by, name).await?;
+    let users = define.catalog.users_of_sequence(define.run.by, name).await?;
     if !cascade && !users.is_empty() {
         let name = &name.name;
         let line = |(table, column): &(RelationName, String)| {
@@ -303,24 +301,23 @@ pub(super) async fn drop_sequence(
         define.change(Some(&table), Some(&new)).await?;
     }
     define.release(name).await?;
-    define.catalog.change_entry(define.run.store, define.run.by, name, None).await
+    define.catalog.change_entry(define.run.by, name, None).await
 }
 
 impl Definer<'_, '_> {
     async fn put_sequence(&mut self, name: &RelationName, new: &Sequence) -> Result<()> {
         let entry = Entry::Sequence(new.clone());
-        self.catalog.change_entry(self.run.store, self.run.by, name, Some(&entry)).await
+        self.catalog.change_entry(self.run.by, name, Some(&entry)).await
     }
 
     /// Lets a sequence begin again, at its start or at a number.
     pub(super) async fn restart(&mut self, name: &RelationName, number: Option<i64>) -> Result<()> {
-        let (store, by) = (self.run.store, &mut *self.run.by);
-        let Some(sequence) = self.catalog.sequence(store, by, &name.qualified()).await? else {
+        let Some(sequence) = self.catalog.sequence(self.run.by, &name.qualified()).await? else {
             return Ok(());
         };
         let mut new = (*sequence).clone();
-        new.id = store.fresh_id().await?;
-        sequence.replace(&new, Some(number.unwrap_or(new.start)), store, by).await?;
+        new.id = self.run.by.store().fresh_id().await?;
+        sequence.replace(&new, Some(number.unwrap_or(new.start)), self.run.by).await?;
         self.run.context.sequences.made.borrow_mut().insert(new.id);
         self.put_sequence(name, &new).await
     }
@@ -328,7 +325,7 @@ impl Definer<'_, '_> {
     /// Returns the columns to which a sequence belongs: their tables.
     async fn owners(&mut self, name: &RelationName) -> Result<Vec<Table>> {
         let key = name.key();
-        let mut tables = self.catalog.tables(self.run.store, self.run.by).await?;
+        let mut tables = self.catalog.tables(self.run.by).await?;
         tables.retain(|table| table.columns.iter().any(|column| column.own_sequence.as_ref() == Some(&key)));
         Ok(tables)
     }
@@ -366,7 +363,7 @@ impl Definer<'_, '_> {
     /// Gives the sequences that belong to the columns of a table to another role.
     pub(super) async fn own_sequences_to(&mut self, table: &Table, owner: &str) -> Result<()> {
         let keys: Vec<_> = table.columns.iter().filter_map(|column| column.own_sequence.clone()).collect();
-        let all = self.catalog.relations(self.run.store, self.run.by).await?.sequences;
+        let all = self.catalog.relations(self.run.by).await?.sequences;
         for mut sequence in all.into_iter().filter(|sequence| keys.contains(&sequence.relation().key())) {
             change_owner(&mut sequence.owner, &mut sequence.grants, owner);
             self.put_sequence(&sequence.relation(), &sequence).await?;
@@ -381,9 +378,9 @@ impl Definer<'_, '_> {
             return Err(duplicate(&new.name));
         }
         let changed = Sequence { name: new.name.clone(), ..sequence.clone() };
-        self.catalog.change_entry(self.run.store, self.run.by, &old, None).await?;
+        self.catalog.change_entry(self.run.by, &old, None).await?;
         self.put_sequence(&new, &changed).await?;
-        let tables = self.catalog.tables(self.run.store, self.run.by).await?;
+        let tables = self.catalog.tables(self.run.by).await?;
         for table in tables {
             let mut renamed = table.clone();
             for column in &mut renamed.columns {

@@ -165,7 +165,7 @@ pub(super) async fn insert_all(define: &mut Definer<'_, '_>, table: Rc<Table>, r
 
 impl Definer<'_, '_> {
     async fn new_table(&mut self, place: &RelationName, columns: Vec<Column>) -> Result<Table> {
-        let id = self.run.store.fresh_id().await?;
+        let id = self.run.by.store().fresh_id().await?;
         let root = self.run.by.create_tree().await?.0;
         let owner = self.catalog.place().role.clone();
         Ok(Table::new(id, place, &owner, root, columns))
@@ -174,8 +174,7 @@ impl Definer<'_, '_> {
     /// Returns the columns of a table as those of another one: names, types and NOT NULL.
     async fn columns_like(&mut self, like: &ast::CreateTableLikeKind) -> Result<Vec<Column>> {
         let (ast::CreateTableLikeKind::Parenthesized(like) | ast::CreateTableLikeKind::Plain(like)) = like;
-        let (store, by) = (self.run.store, &mut *self.run.by);
-        let table = self.catalog.table(store, by, &relation(&like.name)?).await?;
+        let table = self.catalog.table(self.run.by, &relation(&like.name)?).await?;
         let with_defaults = like.defaults == Some(ast::CreateTableLikeDefaults::Including);
         let column = |column: &Column| Column {
             not_null: column.not_null,

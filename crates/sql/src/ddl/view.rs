@@ -64,8 +64,7 @@ pub(crate) async fn create_view(
         define.notices.push(exists(&place.name, true)?);
         return Ok(None);
     }
-    let (store, by) = (define.run.store, &mut *define.run.by);
-    let old = match define.catalog.relation(store, by, &place.qualified()).await? {
+    let old = match define.catalog.relation(define.run.by, &place.qualified()).await? {
         None => None,
         Some((_, Relation::View(view))) if create.or_replace => Some(view),
         Some((_, Relation::View(_))) => return Err(duplicate(&place.name)),
@@ -76,7 +75,7 @@ pub(crate) async fn create_view(
         Some(_) => return Err(duplicate(&place.name)),
     };
     let mut view = View {
-        id: store.fresh_id().await?,
+        id: define.run.by.store().fresh_id().await?,
         schema: place.schema.clone(),
         name: place.name.clone(),
         owner: define.catalog.place().role.clone(),
@@ -98,14 +97,13 @@ pub(crate) async fn create_view(
         (view.id, view.owner) = (old.id, old.owner.clone());
         (view.grants, view.comment) = (old.grants.clone(), old.comment.clone());
     }
-    let (store, by) = (define.run.store, &mut *define.run.by);
     if !create.materialized {
-        define.catalog.change_entry(store, by, &place, Some(&Entry::View(view))).await?;
+        define.catalog.change_entry(define.run.by, &place, Some(&Entry::View(view))).await?;
         return Ok(None);
     }
     let View { id, owner, text, path, columns, uses, .. } = view;
     let columns = columns.iter().map(|column| Column::new(&column.name, column.of)).collect();
-    let mut table = Table::new(id, &place, &owner, by.create_tree().await?.0, columns);
+    let mut table = Table::new(id, &place, &owner, define.run.by.create_tree().await?.0, columns);
     let is_populated = create.comment.is_none();
     table.materialized = Some(Materialized { text, path, uses, is_populated });
     define.change(None, Some(&table)).await?;

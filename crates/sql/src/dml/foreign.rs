@@ -347,10 +347,10 @@ async fn naming(
     if run.by.isolation() == Isolation::RepeatableRead {
         // Its snapshot does not show rows of later transactions. They have ended: a row that names
         // another one locks it.
-        let mut newest = run.store.begin(Isolation::ReadCommitted);
+        let mut newest = run.by.store().begin(Isolation::ReadCommitted);
         let mut look = Run {
             parameters: run.parameters,
-            ..Run::new(run.store, &mut newest, run.context, run.ranges, run.temporary)
+            ..Run::new(&mut newest, run.context, run.ranges, run.temporary)
         };
         let newest: Vec<Vec<u8>> = matching(&mut look, &source, None).await?.collect::<Result<_>>()?;
         for row in newest {

@@ -86,7 +86,7 @@ pub(super) async fn insert_row(
     let table = &*target.table;
     let key = match table.primary_key(row)? {
         Some(key) => key,
-        None => number_key(run.store.fresh_id().await?),
+        None => number_key(run.by.store().fresh_id().await?),
     };
     // The entries of arbiters are first: if one is there, the others go again.
     let mut made: Vec<(usize, Vec<u8>)> = Vec::new();
@@ -314,7 +314,7 @@ pub(crate) async fn insert_rows(
             target.complete(row, run.context)?;
             match table.primary_key(row)? {
                 Some(key) => Ok(key),
-                None => Ok(number_key(run.store.fresh_id().await?)),
+                None => Ok(number_key(run.by.store().fresh_id().await?)),
             }
         };
         match key.await {

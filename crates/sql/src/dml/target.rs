@@ -4,8 +4,6 @@
 use std::rc::Rc;
 
 use plexus_base::BlockId;
-use plexus_cache::Cache;
-use plexus_store::Store;
 use sqlparser::ast;
 
 use crate::{
@@ -267,7 +265,6 @@ impl Targets {
     /// Binds the rules of a table, and of all tables whose rows may change with its rows.
     pub(crate) async fn of(
         catalog: &mut Catalog,
-        store: &Store<Cache>,
         by: &mut Transaction,
         table: &Rc<Table>,
     ) -> Result<Rc<Self>> {
@@ -279,7 +276,7 @@ impl Targets {
                 let name = key.table.qualified();
                 let other = match key.table == table.relation() {
                     true => table.clone(),
-                    false => catalog.find(store, by, &name).await?.ok_or_else(|| undefined(&name))?,
+                    false => catalog.find(by, &name).await?.ok_or_else(|| undefined(&name))?,
                 };
                 all[at].references.push(Reference::of(key, other)?);
             }
@@ -289,7 +286,7 @@ impl Targets {
                     Some(known) => known,
                     None => {
                         let name = name.qualified();
-                        let found = catalog.find(store, by, &name).await?.ok_or_else(|| undefined(&name))?;
+                        let found = catalog.find(by, &name).await?.ok_or_else(|| undefined(&name))?;
                         all.push(Target::of(found)?);
                         all.len() - 1
                     }

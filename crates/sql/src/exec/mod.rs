@@ -7,9 +7,8 @@ mod windows;
 
 use std::{collections::HashSet, path::Path as FilePath, sync::Arc};
 
-use plexus_cache::Cache;
 use plexus_interconnect::executor;
-use plexus_store::{RowLock, Store};
+use plexus_store::RowLock;
 
 pub(crate) use self::scan::KeptRows;
 use self::{
@@ -38,7 +37,6 @@ const STEPS: usize = 1024;
 
 /// A running statement.
 pub(crate) struct Run<'a> {
-    pub(crate) store: &'a Store<Cache>,
     pub(crate) by: &'a mut Transaction,
     pub(crate) parameters: &'a [Value],
     /// The values that the query around the present one gives it.
@@ -63,13 +61,12 @@ impl<'a> Run<'a> {
 
     /// Begins a statement without parameters.
     pub(crate) fn new(
-        store: &'a Store<Cache>,
         by: &'a mut Transaction,
         context: &'a Context,
         ranges: &'a Ranges,
         temporary: &'a Arc<FilePath>,
     ) -> Self {
-        Self { store, by, parameters: &[], outer: &[], context, ranges, temporary, memory: 0, steps: 0 }
+        Self { by, parameters: &[], outer: &[], context, ranges, temporary, memory: 0, steps: 0 }
     }
 
     /// Returns the same statement for a query in it that gets these values.
@@ -114,10 +111,10 @@ impl<'a> Run<'a> {
     pub(crate) async fn supply(&mut self) -> Result<bool> {
         let Context { definitions, place, sequences, answers, .. } = self.context;
         if let Some(sequence) = sequences.take_wanted() {
-            let number = self.ranges.draw(self.store, self.by, sequences, &sequence).await?;
+            let number = self.ranges.draw(self.by, sequences, &sequence).await?;
             sequences.supply(sequence.id, number);
         } else if definitions.take_wanted() {
-            definitions.supply(place, self.store, self.by).await?;
+            definitions.supply(place, self.by).await?;
         } else if let Some((query, outer)) = answers.take_wanted() {
             // The numbers are those of this evaluation, not of the ones in the query; and its rows
             // are counted with the answers.

@@ -164,7 +164,7 @@ async fn rows_of(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result
             run.complete(&mut |_| context.definitions.rows(table, context)).await
         }
         Relation::Sequence(sequence) => {
-            let (last, is_called) = sequence.state(run.store, run.by).await?;
+            let (last, is_called) = sequence.state(run.by).await?;
             Ok(Rc::new(vec![vec![Value::Int(last), Value::Int(0), Value::Bool(is_called)]]))
         }
         Relation::Query { query, outer: None } => {

@@ -60,7 +60,7 @@ impl Session<'_> {
         self.lock_named(std::slice::from_ref(&copy.table), mode).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let right = if copy.is_from { Privilege::Insert } else { Privilege::Select };
-        let table = self.catalog.table_for(&self.store, by, &copy.table, right).await?;
+        let table = self.catalog.table_for(by, &copy.table, right).await?;
         if copy.is_from {
             table.check_changeable("copy to")?;
         }
@@ -74,7 +74,7 @@ impl Session<'_> {
             return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message)
                 .with_detail("Generated columns cannot be used in COPY."));
         }
-        let targets = Targets::of(&mut self.catalog, &self.store, by, &table).await?;
+        let targets = Targets::of(&mut self.catalog, by, &table).await?;
         // Rows that are named stay, so their tables do.
         let (changed, read) = targets.others(false);
         let changed = changed.into_iter().map(|table| (table, TableMode::Write));
@@ -107,8 +107,8 @@ impl Session<'_> {
             false => default_of(&table, column, &named),
         };
         let defaults: Vec<_> = (0..table.columns.len()).map(default).collect::<Result<_>>()?;
-        self.catalog.find_sequences(&self.store, by, named.sequences.take()).await?;
-        let mut run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
+        self.catalog.find_sequences(by, named.sequences.take()).await?;
+        let mut run = Run::new(by, &self.context, &self.ranges, &self.temporary);
         // The begin of a line whose end has not come yet.
         let mut rest: Vec<u8> = Vec::new();
         let (mut count, mut is_over) = (0u64, false);

@@ -42,17 +42,17 @@ impl Session<'_> {
         self.begin();
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         by.begin_statement();
-        self.catalog.refresh(&self.store, by).await?;
+        self.catalog.refresh(by).await?;
         let mut tables: Vec<RelationName> = Vec::new();
         let mut waiting = names;
         while let Some(name) = waiting.pop() {
-            let found = match self.catalog.relation(&self.store, by, &name).await? {
+            let found = match self.catalog.relation(by, &name).await? {
                 Some((_, Relation::Index(table))) => Some(table),
                 Some((name, Relation::Table(_))) => Some(name),
                 _ => None,
             };
             let Some(found) = found.filter(|found| !tables.contains(found)) else { continue };
-            let table = self.catalog.find(&self.store, by, &found.qualified()).await?;
+            let table = self.catalog.find(by, &found.qualified()).await?;
             tables.push(found);
             if tables.len() > MOST_TABLES {
                 return Err(SqlError::new(code::PROGRAM_LIMIT, "a definition of too many tables"));
@@ -81,7 +81,7 @@ impl Session<'_> {
             S::Drop { object_type: O::Schema, names: dropped, .. } => {
                 self.begin();
                 let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-                let tables = self.catalog.tables(&self.store, by).await?;
+                let tables = self.catalog.tables(by).await?;
                 let dropped: Vec<String> = dropped.iter().filter_map(|name| relation(name).ok()).collect();
                 let gone = tables.iter().filter(|table| dropped.contains(&table.schema));
                 names.extend(gone.map(|table| table.relation().qualified()));
@@ -127,7 +127,7 @@ impl Session<'_> {
         }
         self.lock_defined(names, false).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let mut run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
+        let mut run = Run::new(by, &self.context, &self.ranges, &self.temporary);
         let (place, first) = (self.catalog.place().clone(), &self.first);
         let owner: Vec<String> = alter.owner.iter().map(folded).collect();
         Roles { run: &mut run, place: &place, first }.check_all(&owner).await?;
@@ -143,7 +143,7 @@ impl Session<'_> {
         self.modes.check_write("COMMENT")?;
         self.lock_defined(vec![relation(&comment.table)?], false).await?;
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let mut run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
+        let mut run = Run::new(by, &self.context, &self.ranges, &self.temporary);
         let mut define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
         ddl::comment_on_constraint(&mut define, comment).await?;
         Ok(plain("COMMENT"))
@@ -164,8 +164,8 @@ impl Session<'_> {
         by.begin_statement();
         let mut found = None;
         if let Some(names) = names {
-            self.catalog.refresh(&self.store, by).await?;
-            let tables = self.catalog.tables(&self.store, by).await?;
+            self.catalog.refresh(by).await?;
+            let tables = self.catalog.tables(by).await?;
             let mut all = Vec::new();
             for name in names {
                 let name = relation(name)?;
@@ -229,8 +229,8 @@ impl Session<'_> {
             self.begin();
             let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
             by.begin_statement();
-            self.catalog.refresh(&self.store, by).await?;
-            let plan = plan(&statement, &mut self.catalog, &self.store, by, &parameters).await?;
+            self.catalog.refresh(by).await?;
+            let plan = plan(&statement, &mut self.catalog, by, &parameters).await?;
             if self.lock(&plan.tables).await? {
                 continue;
             }
@@ -252,7 +252,7 @@ impl Session<'_> {
     /// Returns the materialized view with a name.
     async fn materialized(&mut self, name: &str) -> Result<(Rc<Table>, Materialized)> {
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        match self.catalog.relation(&self.store, by, name).await? {
+        match self.catalog.relation(by, name).await? {
             Some((_, Relation::Table(table))) if let Some(materialized) = table.materialized.clone() => {
                 Ok((table, materialized))
             }
@@ -306,8 +306,8 @@ impl Session<'_> {
             ast::Statement::CreateTable(create @ ast::CreateTable { query: Some(query), .. }) => {
                 let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
                 let name = relation(&create.name)?;
-                let place = self.catalog.place_of(&self.store, by, &name, create.temporary).await?;
-                if self.catalog.has(&self.store, by, &place).await? {
+                let place = self.catalog.place_of(by, &name, create.temporary).await?;
+                if self.catalog.has(by, &place).await? {
                     if !create.if_not_exists {
                         return Err(crate::catalog::duplicate(&place.name));
                     }
@@ -339,7 +339,7 @@ impl Session<'_> {
             _ => None,
         };
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let mut run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
+        let mut run = Run::new(by, &self.context, &self.ranges, &self.temporary);
         let (place, first) = (self.catalog.place().clone(), &self.first);
         macro_rules! roles {
             ($run:ident) => {

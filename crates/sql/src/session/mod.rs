@@ -640,7 +640,7 @@ impl<'a> Session<'a> {
             self.begin();
             let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
             transaction.begin_statement();
-            let version = self.catalog.refresh(&self.store, transaction).await?;
+            let version = self.catalog.refresh(transaction).await?;
             let known = prepared
                 .plan
                 .borrow()
@@ -656,7 +656,7 @@ impl<'a> Session<'a> {
                     let parameters = Parameters { types, place, ..Parameters::default() };
                     let statement = &prepared.statement;
                     let catalog = &mut self.catalog;
-                    let plan = run::plan(statement, catalog, &self.store, transaction, &parameters).await?;
+                    let plan = run::plan(statement, catalog, transaction, &parameters).await?;
                     let mut types = parameters.types.into_inner();
                     types.iter_mut().filter(|of| **of == Type::Unknown).for_each(|of| *of = Type::Text);
                     // The client has been told of others.
@@ -675,7 +675,7 @@ impl<'a> Session<'a> {
             // The definition may have changed before the lock was there.
             let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
             transaction.begin_statement();
-            if *self.catalog.refresh(&self.store, transaction).await? == version {
+            if *self.catalog.refresh(transaction).await? == version {
                 return Ok((plan, types));
             }
         }
@@ -693,7 +693,7 @@ impl<'a> Session<'a> {
             if *mode > TableMode::Read && self.modes.isolation == Isolation::RepeatableRead {
                 // Its snapshot may be of before the last change of the definition.
                 let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
-                self.catalog.check_newest(&self.store, transaction).await?;
+                self.catalog.check_newest(transaction).await?;
             }
         }
         Ok(is_new)
@@ -705,12 +705,10 @@ impl<'a> Session<'a> {
             self.begin();
             let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
             transaction.begin_statement();
-            self.catalog.refresh(&self.store, transaction).await?;
+            self.catalog.refresh(transaction).await?;
             let mut tables = Vec::new();
             for name in names {
-                tables.extend(
-                    self.catalog.find(&self.store, transaction, name).await?.map(|table| (table.id, mode)),
-                );
+                tables.extend(self.catalog.find(transaction, name).await?.map(|table| (table.id, mode)));
             }
             if !self.lock(&tables).await? {
                 return Ok(());

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use plexus_base::BlockId;
-use plexus_cache::Cache;
-use plexus_store::Store;
 use sqlparser::ast;
 
 use super::{Session, cursors::Declared, locks::TableMode, modes::Modes, no_transaction, settings::Settings};
@@ -125,7 +123,6 @@ pub(super) fn needs_tables(statement: &Statement) -> bool {
 pub(super) async fn plan(
     statement: &Statement,
     catalog: &mut Catalog,
-    store: &Store<Cache>,
     by: &mut Transaction,
     parameters: &Parameters,
 ) -> Result<Plan> {
@@ -147,15 +144,15 @@ pub(super) async fn plan(
         parameters.begin_again();
         let bound = bind(statement, parameters);
         if let Some(table) = parameters.missing_targets.take() {
-            let targets = Targets::of(catalog, store, by, &table).await?;
+            let targets = Targets::of(catalog, by, &table).await?;
             parameters.targets.borrow_mut().insert(table.id, targets);
             continue;
         }
         let Some(missing) = parameters.missing.take() else { break bound? };
-        let found = catalog.relation(store, by, &missing).await?;
+        let found = catalog.relation(by, &missing).await?;
         parameters.relations.borrow_mut().insert(missing, found);
     };
-    catalog.find_sequences(store, by, parameters.sequences.take()).await?;
+    catalog.find_sequences(by, parameters.sequences.take()).await?;
     for (table, is_written) in parameters.changed.take() {
         plan.tables.push((table, if is_written { TableMode::Write } else { TableMode::Read }));
     }
@@ -355,7 +352,7 @@ impl Session<'_> {
     async fn set_sequences(&mut self, sets: Vec<Set>) -> Result<()> {
         for set in sets {
             let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
-            self.ranges.set(&self.store, by, &self.context.sequences, set).await?;
+            self.ranges.set(by, &self.context.sequences, set).await?;
         }
         Ok(())
     }
@@ -413,7 +410,7 @@ impl Session<'_> {
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
         // So a change of one row holds no snapshot while it waits for another transaction.
         by.begin_statement();
-        let run = Run::new(&self.store, by, &self.context, &self.ranges, &self.temporary);
+        let run = Run::new(by, &self.context, &self.ranges, &self.temporary);
         Ok(Run { parameters, ..run })
     }
 
@@ -434,7 +431,7 @@ impl Session<'_> {
             let name = relation(&target.name)?;
             self.begin();
             let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
-            let table = self.catalog.table_for(&self.store, by, &name, right).await?;
+            let table = self.catalog.table_for(by, &name, right).await?;
             if lock.nowait {
                 let taken = self.locks.take(table.id, mode, Some(Duration::ZERO), self.activity).await;
                 taken.map_err(|error| match error.code {
@@ -459,13 +456,13 @@ impl Session<'_> {
         }
         self.begin();
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
-        self.catalog.refresh(&self.store, by).await?;
+        self.catalog.refresh(by).await?;
         let tables = match names {
-            [] => self.catalog.tables(&self.store, by).await?,
+            [] => self.catalog.tables(by).await?,
             names => {
                 let mut tables = Vec::new();
                 for name in names {
-                    let table = self.catalog.owned(&self.store, by, name).await?;
+                    let table = self.catalog.owned(by, name).await?;
                     tables.push((*table.ok_or_else(|| undefined(name))?).clone());
                 }
                 tables

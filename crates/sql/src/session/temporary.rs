@@ -59,10 +59,10 @@ impl Session<'_> {
         self.begin();
         let Some(TemporarySchema { name, .. }) = &self.temporary_schema else { return Ok(()) };
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
-        if self.catalog.schema(&self.store, by, name).await?.is_none() {
+        if self.catalog.schema(by, name).await?.is_none() {
             let (id, owner) = (self.store.fresh_id().await?, self.catalog.place().role.clone());
             let schema = Schema { id, name: name.clone(), owner, grants: Vec::new(), comment: None };
-            self.catalog.change_schema(&self.store, by, name, Some(&schema)).await?;
+            self.catalog.change_schema(by, name, Some(&schema)).await?;
         }
         Ok(())
     }
@@ -82,7 +82,7 @@ impl Session<'_> {
     async fn drop_abandoned(&mut self) -> Result<()> {
         self.begin();
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
-        let schemas = self.catalog.schemas(&self.store, by).await?;
+        let schemas = self.catalog.schemas(by).await?;
         let place = self.catalog.place().clone();
         for schema in schemas.iter().filter(|schema| schema.name.starts_with(PREFIX)) {
             if place.is(&schema.owner)

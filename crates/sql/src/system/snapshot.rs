@@ -7,9 +7,6 @@ use std::{
     rc::Rc,
 };
 
-use plexus_cache::Cache;
-use plexus_store::Store;
-
 use super::{
     comments::CommentsByObject,
     relations::{self, INFORMATION_SCHEMA, PG_CATALOG, SystemTable},
@@ -227,17 +224,12 @@ impl Numbers {
 
 impl Snapshot {
     /// Reads the definitions. `first` is the role with which the cluster began.
-    pub(crate) async fn read(
-        place: &SessionPlace,
-        first: &str,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-    ) -> Result<Self> {
+    pub(crate) async fn read(place: &SessionPlace, first: &str, by: &mut Transaction) -> Result<Self> {
         let catalog = Catalog::new(place.clone());
-        let relations = catalog.relations(store, by).await?;
-        let schemas = catalog.schemas(store, by).await?;
-        let roles = Catalog::read_all(store, by, ROLE).await?;
-        let databases = Catalog::read_all(store, by, DATABASE).await?;
+        let relations = catalog.relations(by).await?;
+        let schemas = catalog.schemas(by).await?;
+        let roles = Catalog::read_all(by, ROLE).await?;
+        let databases = Catalog::read_all(by, DATABASE).await?;
         let mut read = Self::default();
         read.add_roles(first, roles);
         read.add_schemas(schemas);
@@ -524,16 +516,11 @@ impl Definitions {
     }
 
     /// Reads them, unless those of this version are known.
-    pub(crate) async fn supply(
-        &self,
-        place: &SessionPlace,
-        store: &Store<Cache>,
-        by: &mut Transaction,
-    ) -> Result<()> {
-        let version = Catalog::version(store, by).await?;
+    pub(crate) async fn supply(&self, place: &SessionPlace, by: &mut Transaction) -> Result<()> {
+        let version = Catalog::version(by).await?;
         let is_known = self.known.borrow().as_ref().is_some_and(|(known, _)| *known == version);
         if !is_known {
-            let read = Rc::new(Snapshot::read(place, &self.first, store, by).await?);
+            let read = Rc::new(Snapshot::read(place, &self.first, by).await?);
             *self.known.borrow_mut() = Some((version, read));
         }
         self.is_current.set(true);

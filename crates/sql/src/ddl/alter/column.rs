@@ -92,8 +92,7 @@ impl Definer<'_, '_> {
     async fn new_value(&mut self, table: &Table, at: usize) -> Result<Expr> {
         let named = Parameters::default();
         let value = default_of(table, at, &named)?;
-        let (store, by) = (self.run.store, &mut *self.run.by);
-        self.catalog.find_sequences(store, by, named.sequences.take()).await?;
+        self.catalog.find_sequences(self.run.by, named.sequences.take()).await?;
         Ok(value)
     }
 

@@ -56,15 +56,14 @@ impl Definer<'_, '_> {
             }
             Relation::Table(_) | Relation::Index(_) => return Ok(()),
         };
-        self.catalog.change_entry(self.run.store, self.run.by, place, Some(&entry)).await
+        self.catalog.change_entry(self.run.by, place, Some(&entry)).await
     }
 }
 
 /// Runs ALTER SCHEMA.
 pub(crate) async fn alter_schema(define: &mut Definer<'_, '_>, alter: &ast::AlterSchema) -> Result<()> {
     let name = simple(&alter.name)?;
-    let (store, by) = (define.run.store, &mut *define.run.by);
-    let schema = define.catalog.schema(store, by, &name).await?;
+    let schema = define.catalog.schema(define.run.by, &name).await?;
     let mut schema = schema.ok_or_else(|| undefined_schema(&name))?;
     define.catalog.place().check_owner(&schema.owner, "schema", &name)?;
     for operation in &alter.operations {
@@ -74,8 +73,7 @@ pub(crate) async fn alter_schema(define: &mut Definer<'_, '_>, alter: &ast::Alte
         let owner = define.named_owner(owner);
         change_owner(&mut schema.owner, &mut schema.grants, &owner);
     }
-    let (store, by) = (define.run.store, &mut *define.run.by);
-    define.catalog.change_schema(store, by, &name, Some(&schema)).await
+    define.catalog.change_schema(define.run.by, &name, Some(&schema)).await
 }
 
 /// Runs ALTER TABLE.
@@ -85,8 +83,7 @@ pub(crate) async fn alter_table(define: &mut Definer<'_, '_>, alter: &ast::Alter
         "this form of ALTER TABLE",
     )?;
     let name = relation(&alter.name)?;
-    let (store, by) = (define.run.store, &mut *define.run.by);
-    let found = define.catalog.relation(store, by, &name).await?;
+    let found = define.catalog.relation(define.run.by, &name).await?;
     if let ([ast::AlterTableOperation::OwnerTo { new_owner }], Some((place, found))) =
         (&alter.operations[..], found)
         && !matches!(found, Relation::Table(_) | Relation::Index(_))
@@ -94,8 +91,7 @@ pub(crate) async fn alter_table(define: &mut Definer<'_, '_>, alter: &ast::Alter
         let owner = define.named_owner(new_owner);
         return define.change_owner_of(&place, found, &owner).await;
     }
-    let (store, by) = (define.run.store, &mut *define.run.by);
-    let Some(table) = define.catalog.owned(store, by, &name).await? else {
+    let Some(table) = define.catalog.owned(define.run.by, &name).await? else {
         if alter.if_exists {
             let notice = format!("relation \"{}\" does not exist, skipping", shown(&name));
             define.notices.push(notice);
@@ -132,8 +128,7 @@ pub(crate) async fn alter_index(
 ) -> Result<()> {
     let ast::AlterIndexOperation::RenameIndex { index_name } = operation;
     let name = relation(name)?;
-    let (store, by) = (define.run.store, &mut *define.run.by);
-    let found = define.catalog.table_of_index(store, by, &name).await?;
+    let found = define.catalog.table_of_index(define.run.by, &name).await?;
     let (table, index) = found.ok_or_else(|| undefined(&name))?;
     let new = relation(index_name)?;
     refuse(new.contains('\0'), "RENAME to a name with a schema")?;

@@ -96,11 +96,10 @@ impl Definer<'_, '_> {
         self.change(Some(table), Some(&new)).await?;
         for other in table.referenced_by.iter().filter(|other| **other != old) {
             // Its foreign keys name the table as it was.
-            let (store, by) = (self.run.store, &mut *self.run.by);
-            let Some(known) = self.catalog.find(store, by, &other.qualified()).await? else { continue };
+            let Some(known) = self.catalog.find(self.run.by, &other.qualified()).await? else { continue };
             let mut changed = (*known).clone();
             rename(&mut changed);
-            self.catalog.change(store, by, Some(&known), Some(&changed)).await?;
+            self.catalog.change(self.run.by, Some(&known), Some(&changed)).await?;
         }
         Ok(())
     }
