@@ -14,7 +14,7 @@ use crate::{
     bind::query::{Query, Shared},
     error::{Result, SqlError},
     exec::{KeptRows, MOST_MEMORY, out_of_memory},
-    expr::{Comparison, Inputs, SubqueryUse},
+    expr::{Comparison, Inputs, SubqueryUse, evaluate_all},
     spool::bytes_of,
     types::{Value, encode},
 };
@@ -192,9 +192,7 @@ impl Answer {
                 Ok(Value::Array(Box::new(values.into())))
             }
             SubqueryUse::Compare { comparison, values, is_all } => {
-                let values: Vec<Value> =
-                    values.iter().map(|value| value.evaluate(inputs)).collect::<Result<_>>()?;
-                Ok(self.compared(*comparison, &values, *is_all))
+                Ok(self.compared(*comparison, &evaluate_all(values, inputs)?, *is_all))
             }
         }
     }

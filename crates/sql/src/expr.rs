@@ -297,8 +297,7 @@ impl Expr {
             Self::Column(column) => inputs.row[*column].clone(),
             Self::Outer(number) => inputs.outer.get(*number).cloned().unwrap_or(Value::Null),
             Self::Subquery { query, outer, asked } => {
-                let outer = outer.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
-                inputs.context.answers.get(query, outer)?.to(asked, inputs)?
+                inputs.context.answers.get(query, evaluate_all(outer, inputs)?)?.to(asked, inputs)?
             }
             Self::Parameter(number) => inputs.parameters.get(*number).cloned().unwrap_or(Value::Null),
             Self::Not(one) => match one.evaluate(inputs)? {
@@ -402,25 +401,23 @@ impl Expr {
                     }
                 }
             }
-            Self::Apply(act, operands) => {
-                let values: Vec<Value> =
-                    operands.iter().map(|operand| operand.evaluate(inputs)).collect::<Result<_>>()?;
-                act(&values)?
-            }
+            Self::Apply(act, operands) => act(&evaluate_all(operands, inputs)?)?,
             Self::Array { values, is_nested } => {
-                let values: Vec<Value> =
-                    values.iter().map(|value| value.evaluate(inputs)).collect::<Result<_>>()?;
+                let values = evaluate_all(values, inputs)?;
                 Value::Array(Box::new(if *is_nested { Array::nested(values)? } else { values.into() }))
             }
             Self::Subscript(array, subscripts) => subscript(array, subscripts, inputs)?,
             Self::Quantified(quantified) => quantified.evaluate(inputs)?,
             Self::Call(function, arguments) => {
-                let values: Vec<Value> =
-                    arguments.iter().map(|argument| argument.evaluate(inputs)).collect::<Result<_>>()?;
-                function.call(&values, inputs.context)?
+                function.call(&evaluate_all(arguments, inputs)?, inputs.context)?
             }
         })
     }
+}
+
+/// Returns the values of expressions.
+pub(crate) fn evaluate_all(all: &[Expr], inputs: Inputs<'_>) -> Result<Vec<Value>> {
+    all.iter().map(|expr| expr.evaluate(inputs)).collect()
 }
 
 impl Quantified {

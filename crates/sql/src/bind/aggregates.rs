@@ -33,6 +33,13 @@ pub(crate) struct Aggregate {
     pub(crate) order: Vec<OrderKey>,
 }
 
+impl Aggregate {
+    /// Returns one of all rows in any order.
+    fn new(kind: AggregateKind, arguments: Vec<Expr>, input: Type) -> Self {
+        Self { kind, arguments, input, is_distinct: false, filter: None, order: Vec::new() }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AggregateKind {
     Count,
@@ -126,14 +133,7 @@ impl<'a> Grouping<'a> {
         if let Expr::Column(at) = column.value
             && self.determined.contains(&at)
         {
-            let aggregate = Aggregate {
-                kind: AggregateKind::First,
-                arguments: vec![column.value.clone()],
-                input: column.of,
-                is_distinct: false,
-                filter: None,
-                order: Vec::new(),
-            };
+            let aggregate = Aggregate::new(AggregateKind::First, vec![column.value.clone()], column.of);
             return self.add(Called::Column(at), || Ok((aggregate, column.of)));
         }
         let message = format!(
@@ -214,14 +214,7 @@ impl Scope<'_> {
             _ => Err(wrong()),
         };
         let arguments = list.args.iter().map(key).collect::<Result<_>>()?;
-        let aggregate = Aggregate {
-            kind: AggregateKind::Grouping,
-            arguments,
-            input: Type::Int4,
-            is_distinct: false,
-            filter: None,
-            order: Vec::new(),
-        };
+        let aggregate = Aggregate::new(AggregateKind::Grouping, arguments, Type::Int4);
         grouping.add(Called::Function(Box::new(function.clone())), || Ok((aggregate, Type::Int4)))
     }
 
@@ -277,7 +270,7 @@ impl Scope<'_> {
         }
         let filter = function.filter.as_ref().map(|filter| inner.condition(filter, "FILTER")).transpose()?;
         let is_distinct = list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct);
-        Ok((Aggregate { kind, arguments: exprs, input, is_distinct, filter, order }, result))
+        Ok((Aggregate { is_distinct, filter, order, ..Aggregate::new(kind, exprs, input) }, result))
     }
 }
 

@@ -178,11 +178,7 @@ enum KeptSides {
 
 impl From {
     fn scope<'a>(&'a self, first: usize, around: Around<'a>) -> Scope<'a> {
-        Scope {
-            parent: around.parent,
-            with: around.with,
-            ..Scope::new(&self.columns[first..], around.parameters)
-        }
+        around.scope(&self.columns[first..])
     }
 
     fn add_item(&mut self, item: &ast::TableWithJoins, around: Around<'_>) -> Result<()> {

@@ -112,6 +112,13 @@ pub(crate) struct Around<'a> {
     pub(crate) with: Option<&'a With<'a>>,
 }
 
+impl<'a> Around<'a> {
+    /// Returns a scope of columns.
+    pub(crate) fn scope(self, columns: &'a [ScopeColumn]) -> Scope<'a> {
+        Scope { parent: self.parent, with: self.with, ..Scope::new(columns, self.parameters) }
+    }
+}
+
 /// The scope around a query, and the expressions of it whose values the query gets.
 pub(crate) struct Parent<'a> {
     pub(crate) scope: Scope<'a>,

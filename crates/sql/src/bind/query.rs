@@ -165,7 +165,7 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
     let number = parameters.next_shared.get();
     parameters.next_shared.set(number + 1);
     let is_inner = around.parent.is_some();
-    let scope = Scope { parent: around.parent, with: around.with, ..Scope::new(&[], parameters) };
+    let scope = around.scope(&[]);
     let parent = Parent { scope, captured: RefCell::default() };
     let around = Around { parent: Some(&parent), ..around };
     let aliases: Vec<String> = cte.alias.columns.iter().map(|column| folded(&column.name)).collect();
@@ -303,7 +303,7 @@ fn bind_body(query: &ast::Query, around: Around<'_>) -> Result<Query> {
     let mut select = Select::of(vec![source], columns.clone());
     let scoped: Vec<ScopeColumn> =
         columns.iter().enumerate().map(|(at, column)| ScopeColumn::new("", column, at)).collect();
-    let scope = Scope { parent: around.parent, with: around.with, ..Scope::new(&scoped, around.parameters) };
+    let scope = around.scope(&scoped);
     select::bind_order(&mut select, query, &scope, &[])?;
     select::bind_limit(&mut select, query, around)?;
     Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns })
@@ -379,7 +379,7 @@ fn common(types: &[Type], what: &str) -> Result<Type> {
 }
 
 fn bind_values(values: &ast::Values, around: Around<'_>) -> Result<Query> {
-    let scope = Scope { parent: around.parent, with: around.with, ..Scope::new(&[], around.parameters) };
+    let scope = around.scope(&[]);
     let mut rows = Vec::new();
     for row in &values.rows {
         rows.push(row.iter().map(|expr| scope.bind(expr)).collect::<Result<Vec<_>>>()?);

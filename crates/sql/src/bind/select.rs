@@ -332,7 +332,7 @@ pub(crate) fn direction_of(key: &ast::OrderByExpr) -> Result<Direction> {
 
 /// Binds LIMIT, OFFSET and FETCH.
 pub(crate) fn bind_limit(select: &mut Select, query: &ast::Query, around: Around<'_>) -> Result<()> {
-    let none = Scope { parent: around.parent, with: around.with, ..Scope::new(&[], around.parameters) };
+    let none = around.scope(&[]);
     let count = |expr: &ast::Expr| coerce(none.bind(expr)?, Type::Int8, around.parameters, false);
     match &query.limit_clause {
         None => {}
@@ -461,7 +461,7 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
     let mut from = from::bind(&select.from, around)?;
     let calls = Calls::new(&select.named_window);
     let columns = std::mem::take(&mut from.columns);
-    let rows = Scope { parent: around.parent, with: around.with, ..Scope::new(&columns, around.parameters) };
+    let rows = around.scope(&columns);
     let mut conditions = from.conditions;
     if let Some(condition) = &select.selection {
         from::conjuncts(rows.condition(condition, "WHERE")?, &mut conditions);

@@ -275,13 +275,9 @@ impl Scope<'_> {
                 let value = both.pop().unwrap_or(Expr::Value(Value::Null));
                 (W::Offset { value, count, default, is_before }, of)
             }
-            ("first_value", 1) => {
+            ("first_value" | "last_value", 1) => {
                 let (value, of) = arguments.remove(0);
-                (W::First(value), of)
-            }
-            ("last_value", 1) => {
-                let (value, of) = arguments.remove(0);
-                (W::Last(value), of)
+                (if name == "first_value" { W::First(value) } else { W::Last(value) }, of)
             }
             ("nth_value", 2) => {
                 let number = count(arguments.remove(1))?;

@@ -112,10 +112,6 @@ fn join(mut from: From, condition: Option<&ast::Expr>, scope: &Scope<'_>) -> Res
     Ok(Joined { sources, constant, conditions })
 }
 
-pub(super) fn scope_in<'a>(columns: &'a [crate::bind::ScopeColumn], around: Around<'a>) -> Scope<'a> {
-    Scope { parent: around.parent, with: around.with, ..Scope::new(columns, around.parameters) }
-}
-
 fn bind_update(update: &ast::Update, targets: &Rc<Targets>, around: Around<'_>) -> Result<Change> {
     let table: &Rc<Table> = targets.table();
     let alias = table_and_alias(&update.table)?;
@@ -161,14 +157,14 @@ fn bind_rows(
     let rows = match clauses.items {
         [] => {
             columns = scope_of(table, alias);
-            scope = scope_in(&columns, around);
+            scope = around.scope(&columns);
             let condition = clauses.condition.map(|expr| scope.condition(expr, "WHERE")).transpose()?;
             RowsToChange::Alone(Box::new(single_source(table, condition)))
         }
         items => {
             let mut from = from::bind_with_target(table, alias, items, around)?;
             columns = std::mem::take(&mut from.columns);
-            scope = scope_in(&columns, around);
+            scope = around.scope(&columns);
             RowsToChange::Joined(join(from, clauses.condition, &scope)?)
         }
     };

@@ -9,15 +9,14 @@ use std::{collections::HashSet, rc::Rc};
 
 use sqlparser::ast;
 
-use self::{
-    bind::scope_in,
-    foreign::finish,
-    rows::{Inserted, check_nulls, delete_row, insert_row, update_row, with_behind},
-};
 pub(crate) use self::{
     bind::{bind_change, is_change},
     rows::{Arbiter, insert_rows, put_entry},
     target::{Target, Targets, default_of},
+};
+use self::{
+    foreign::finish,
+    rows::{Inserted, check_nulls, delete_row, insert_row, update_row, with_behind},
 };
 
 use crate::{
@@ -232,7 +231,7 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
     )?;
     let alias = insert.table_alias.as_ref().map_or(table.name.clone(), |alias| folded(&alias.alias));
     let columns = columns_of(table, &insert.columns)?;
-    let none = scope_in(&[], around);
+    let none = around.scope(&[]);
     // A column without a value has its default.
     let fill = |values: Vec<(usize, Option<Expr>)>| -> Result<Vec<Expr>> {
         let mut row: Vec<Option<Expr>> = vec![None; table.columns.len()];
@@ -303,7 +302,7 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
                     let count = table.columns.len();
                     excluded.iter_mut().for_each(|column| column.value.move_columns(&|at| at + count));
                     let both = [own.clone(), excluded].concat();
-                    let scope = scope_in(&both, around);
+                    let scope = around.scope(&both);
                     let set = assignments(table, &scope, &update.assignments)?;
                     let condition =
                         update.selection.as_ref().map(|expr| scope.condition(expr, "WHERE")).transpose()?;
@@ -319,7 +318,7 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
         }
         Some(other) => return Err(SqlError::unsupported(other)),
     };
-    let scope = scope_in(&own, around);
+    let scope = around.scope(&own);
     let (returning, result) = returning(&scope, insert.returning.as_ref())?;
     let kind = ChangeKind::Insert { source, conflict };
     Ok(Change {

@@ -9,7 +9,7 @@ use crate::{
         select::{Groups, Select},
     },
     error::{Result, SqlError, code},
-    expr::Expr,
+    expr::{Expr, evaluate_all},
     spool::{Direction, bytes_of, compare_rows},
     types::{Type, Value, array::Array, encode, numeric::Numeric},
 };
@@ -40,7 +40,7 @@ pub(super) fn inputs_of(
         return Ok(None);
     }
     let order = aggregate.order.iter().map(|key| key.by.evaluate(inputs)).collect::<Result<_>>()?;
-    let values = aggregate.arguments.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+    let values = evaluate_all(&aggregate.arguments, inputs)?;
     Ok(Some((order, values)))
 }
 
@@ -261,7 +261,7 @@ pub(super) async fn grouped(
     }
     let mut add = |run: &mut Run<'_>, row: &[Value]| -> Result<bool> {
         let inputs = run.inputs(row);
-        let keys: Vec<Value> = groups.by.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+        let keys = evaluate_all(&groups.by, inputs)?;
         let mut values = Vec::with_capacity(groups.aggregates.len());
         for aggregate in &groups.aggregates {
             values.push(inputs_of(run, aggregate, row)?);

@@ -22,7 +22,7 @@ use crate::{
     },
     catalog::{Table, Transaction},
     error::{Result, SqlError, code},
-    expr::{Expr, Inputs},
+    expr::{Expr, Inputs, evaluate_all},
     functions::Context,
     sequences::Ranges,
     spool::{OrderedRow, Rows, Spool, bytes_of},
@@ -76,7 +76,7 @@ impl<'a> Run<'a> {
 
     /// Evaluates expressions for a row.
     pub(crate) async fn evaluate(&mut self, all: &[Expr], row: &[Value]) -> Result<Vec<Value>> {
-        self.complete(&mut |run| all.iter().map(|expr| expr.evaluate(run.inputs(row))).collect()).await
+        self.complete(&mut |run| evaluate_all(all, run.inputs(row))).await
     }
 
     /// Repeats an evaluation until it misses nothing: numbers of sequences, rows of subqueries,
@@ -326,13 +326,11 @@ fn first_of_each(run: &mut Run<'_>, rows: Rows, keys: usize) -> Result<Rows> {
 fn project(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<OrderedRow> {
     let order = order_of(run, query, row)?;
     let inputs = run.inputs(row);
-    let mut row: Vec<Value> = query.output.iter().map(|expr| expr.evaluate(inputs)).collect::<Result<_>>()?;
+    let mut row = evaluate_all(&query.output, inputs)?;
     if query.with_ties {
         row.extend(order.iter().cloned());
     }
-    for expr in &query.distinct_on {
-        row.push(expr.evaluate(inputs)?);
-    }
+    row.extend(evaluate_all(&query.distinct_on, inputs)?);
     Ok(OrderedRow { order, row })
 }
 

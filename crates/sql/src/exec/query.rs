@@ -56,18 +56,13 @@ async fn body(run: &mut Run<'_>, query: &Query) -> Result<Rows> {
 /// Begins a query or change with its WITH. Changes in it are done at once.
 pub(crate) async fn begin_with(run: &mut Run<'_>, with: &[Rc<Shared>]) -> Result<()> {
     for one in with {
-        let outer = &one.outer;
-        let outer = run.complete(&mut |run| evaluate(outer, run)).await?;
+        let outer = run.evaluate(&one.outer, &[]).await?;
         run.context.answers.begin_shared(one, outer);
         if matches!(one.query.body, QueryBody::Change(_)) {
             Box::pin(shared(run, one)).await?;
         }
     }
     Ok(())
-}
-
-fn evaluate(exprs: &[Expr], run: &Run<'_>) -> Result<Vec<Value>> {
-    exprs.iter().map(|expr| expr.evaluate(run.inputs(&[]))).collect()
 }
 
 /// A query in another one. Each polls the next one, so the stack grows where it must.

@@ -13,7 +13,7 @@ use crate::{
     },
     catalog::Table,
     error::Result,
-    expr::{Comparison, Expr, Inputs},
+    expr::{Comparison, Expr, Inputs, evaluate_all},
     types::{Type, Value, encode},
 };
 
@@ -172,7 +172,7 @@ async fn rows_of(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result
             query::kept(run, query, outer).await.map(Rc::new)
         }
         Relation::Query { query, outer: Some(outer) } => {
-            let outer = run.complete(&mut |run| values_of(outer, run.inputs(before))).await?;
+            let outer = run.evaluate(outer, before).await?;
             query::kept(run, query, &outer).await.map(Rc::new)
         }
         Relation::Shared(shared) => query::shared(run, shared).await,
@@ -198,15 +198,11 @@ async fn rows_of(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result
     }
 }
 
-fn values_of(exprs: &[Expr], inputs: Inputs<'_>) -> Result<Vec<Value>> {
-    exprs.iter().map(|expr| expr.evaluate(inputs)).collect()
-}
-
 /// Returns the rows of functions side by side; those with fewer rows get NULL.
 pub(super) fn call_all(calls: &[SetCall], inputs: Inputs<'_>, is_padded: bool) -> Result<Vec<Vec<Value>>> {
     let mut all = Vec::new();
     for call in calls {
-        let values = values_of(&call.arguments, inputs)?;
+        let values = evaluate_all(&call.arguments, inputs)?;
         let is_missing = !call.function.name.is_empty() && values.iter().any(Value::is_null);
         let rows = match is_missing {
             true => Vec::new(),
@@ -279,7 +275,7 @@ async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Ke
     if !of_own.is_empty() && rows.len() >= LEAST_HASHED {
         let mut by: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
         for (at, (_, row)) in rows.iter().enumerate() {
-            let values = run.complete(&mut |run| values_of(&of_own, run.inputs(row))).await?;
+            let values = run.evaluate(&of_own, row).await?;
             if !values.iter().any(Value::is_null) {
                 by.entry(encode::identity(&values)).or_default().push(at);
             }
@@ -354,7 +350,7 @@ pub(crate) async fn joined(
                 let chosen = match hashed {
                     None => None,
                     Some((of_before, by)) => {
-                        let values = run.complete(&mut |run| values_of(of_before, run.inputs(row))).await?;
+                        let values = run.evaluate(of_before, row).await?;
                         let key = (!values.iter().any(Value::is_null)).then(|| encode::identity(&values));
                         Some(key.and_then(|key| by.get(&key)).map_or(&[][..], Vec::as_slice))
                     }
