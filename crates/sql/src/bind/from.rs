@@ -435,9 +435,7 @@ impl From {
     ) -> Result<()> {
         let mut columns: Vec<ResultColumn> = calls.iter().flat_map(|call| call.columns.clone()).collect();
         // The only column of a function has the name of the alias.
-        if let ([column], Some(alias)) = (&mut columns[..], alias)
-            && calls[0].is_scalar
-        {
+        if let ([column], Some(alias)) = (&mut columns[..], alias) {
             column.name = folded(&alias.name);
         }
         if is_numbered {

@@ -6,10 +6,7 @@ use super::{Scope, Typed, coerce, select::ResultColumn};
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
-    functions::{
-        self,
-        sets::{self, SetFunction},
-    },
+    functions::sets::{self, SetFunction},
     types::Type,
 };
 
@@ -20,34 +17,28 @@ pub(crate) struct SetCall {
     pub(crate) arguments: Vec<Expr>,
     pub(crate) types: Vec<Type>,
     pub(crate) columns: Vec<ResultColumn>,
-    /// Its rows are single values.
-    pub(crate) is_scalar: bool,
 }
 
 /// Returns whether a function returns rows.
 pub(super) fn is_set(name: &str) -> bool {
-    sets::FUNCTIONS.iter().any(|function| function.name == name)
+    sets::FUNCTIONS.iter().any(|function| function.name() == name)
 }
 
 /// Binds a call; a function that returns one value is one row.
 pub(crate) fn bind(name: &str, arguments: Vec<Typed>, scope: &Scope<'_>) -> Result<SetCall> {
     let types: Vec<Type> = arguments.iter().map(|(_, of)| *of).collect();
-    let Some((function, wanted, columns)) = sets::find(name, &types) else {
-        if is_set(name) {
-            return Err(functions::undefined(name, &types));
-        }
+    if !is_set(name) {
         let (value, of) = scope.call(name, arguments)?;
         let columns = vec![ResultColumn { name: name.to_owned(), of }];
-        let function = &sets::VALUE;
-        return Ok(SetCall { function, arguments: vec![value], types: vec![of], columns, is_scalar: true });
-    };
+        return Ok(SetCall { function: &sets::VALUE, arguments: vec![value], types: vec![of], columns });
+    }
+    let (function, wanted, columns) = sets::find(name, &types)?;
     let exprs = arguments.into_iter().zip(&wanted);
     let arguments = exprs.map(|(typed, to)| coerce(typed, *to, scope.parameters, false));
     let arguments = arguments.collect::<Result<_>>()?;
     let columns: Vec<ResultColumn> =
         columns.into_iter().map(|(name, of)| ResultColumn { name: name.into(), of }).collect();
-    let is_scalar = function.is_scalar;
-    Ok(SetCall { function, arguments, types: wanted, columns, is_scalar })
+    Ok(SetCall { function, arguments, types: wanted, columns })
 }
 
 impl Scope<'_> {

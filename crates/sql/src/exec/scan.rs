@@ -203,7 +203,7 @@ pub(super) fn call_all(calls: &[SetCall], inputs: Inputs<'_>, is_padded: bool) -
     let mut all = Vec::new();
     for call in calls {
         let values = evaluate_all(&call.arguments, inputs)?;
-        let is_missing = !call.function.name.is_empty() && values.iter().any(Value::is_null);
+        let is_missing = !call.function.name().is_empty() && values.iter().any(Value::is_null);
         let rows = match is_missing {
             true => Vec::new(),
             false => (call.function.act)(&values, &call.types, inputs.context)?,

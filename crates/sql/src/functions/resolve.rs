@@ -174,7 +174,16 @@ fn shown(name: impl Display, types: &[Type]) -> String {
 /// Returns the function of a name that takes arguments of these types; if it `is_spread`, the last
 /// one is an array of the variadic arguments.
 pub(crate) fn resolve(name: &str, types: &[Type], is_spread: bool) -> Result<BoundFunction> {
-    let all = named(name).iter();
+    resolve_among(named(name).iter().copied(), name, types, is_spread)
+}
+
+/// As [`resolve`], among these functions.
+pub(super) fn resolve_among(
+    all: impl Iterator<Item = &'static Function>,
+    name: &str,
+    types: &[Type],
+    is_spread: bool,
+) -> Result<BoundFunction> {
     let all: Vec<Candidate> =
         all.filter_map(|function| Candidate::new(function, types.len(), is_spread)).collect();
     let is_exact = |candidate: &&Candidate| {

@@ -1,6 +1,9 @@
 //! Functions that return rows.
 
-use super::Context;
+use super::{
+    ANYARRAY, ANYELEMENT, BOOL, Context, DeclaredType, Function, INT4, INT8, NUMERIC, REGCLASS, TEXT, TEXTS,
+    VOID, function, resolve::resolve_among, undefined,
+};
 use crate::{
     error::{Result, SqlError, code},
     exec::{MOST_MEMORY, out_of_memory},
@@ -8,123 +11,91 @@ use crate::{
     types::{Type, Value, numeric::Numeric},
 };
 
-/// The types of the arguments of a call, and the columns of its rows.
-type Signature = (Vec<Type>, Vec<(&'static str, Type)>);
+/// The columns of rows.
+type Columns<T> = [(&'static str, T)];
+
+/// Makes rows of the values and the types of arguments.
+type MakeRows = fn(&[Value], &[Type], &Context) -> Result<Vec<Vec<Value>>>;
 
 /// A function that returns rows. NULL as an argument gives no row.
 #[derive(Debug)]
 pub(crate) struct SetFunction {
-    pub(crate) name: &'static str,
-    /// Its rows are single values.
-    pub(crate) is_scalar: bool,
-    /// Returns its signature for types of arguments, if it takes these.
-    signature: fn(&[Type]) -> Option<Signature>,
-    pub(crate) act: fn(&[Value], &[Type], &Context) -> Result<Vec<Vec<Value>>>,
+    /// Its name and its arguments.
+    declared: Function,
+    columns: &'static Columns<DeclaredType>,
+    pub(crate) act: MakeRows,
+}
+
+const fn set(
+    name: &'static str,
+    arguments: &'static [DeclaredType],
+    columns: &'static Columns<DeclaredType>,
+    act: MakeRows,
+) -> SetFunction {
+    SetFunction { declared: function(name, arguments, VOID, |_| Ok(Value::Null)), columns, act }
+}
+
+impl SetFunction {
+    pub(crate) fn name(&self) -> &'static str {
+        self.declared.name
+    }
+
+    /// Lets calls leave out so many last arguments.
+    const fn optional(self, optional: usize) -> Self {
+        Self { declared: self.declared.optional(optional), ..self }
+    }
 }
 
 /// A value as a row.
-pub(crate) static VALUE: SetFunction = SetFunction {
-    name: "",
-    is_scalar: true,
-    signature: |_| None,
-    act: |values, _, _| Ok(vec![values.to_vec()]),
-};
+pub(crate) static VALUE: SetFunction = set("", &[], &[], |values, _, _| Ok(vec![values.to_vec()]));
 
 pub(crate) static FUNCTIONS: &[SetFunction] = &[
-    SetFunction { name: "generate_series", is_scalar: true, signature: series_types, act: series },
-    SetFunction { name: "unnest", is_scalar: true, signature: elements_types, act: elements },
-    SetFunction {
-        name: "generate_subscripts",
-        is_scalar: true,
-        signature: |types| match types {
-            [array, dimension] if array.element().is_some() && dimension.is_integer() => {
-                Some((vec![*array, Type::Int4], vec![("generate_subscripts", Type::Int4)]))
-            }
-            [array, dimension, Type::Bool] if array.element().is_some() && dimension.is_integer() => {
-                let types = vec![*array, Type::Int4, Type::Bool];
-                Some((types, vec![("generate_subscripts", Type::Int4)]))
-            }
-            _ => None,
-        },
-        act: subscripts,
-    },
+    set("generate_series", &[INT4, INT4, INT4], &[("generate_series", INT4)], series).optional(1),
+    set("generate_series", &[INT8, INT8, INT8], &[("generate_series", INT8)], series).optional(1),
+    set("generate_series", &[NUMERIC, NUMERIC, NUMERIC], &[("generate_series", NUMERIC)], series).optional(1),
+    set("unnest", &[ANYARRAY], &[("unnest", ANYELEMENT)], elements),
+    set("generate_subscripts", &[ANYARRAY, INT4, BOOL], &[("generate_subscripts", INT4)], subscripts)
+        .optional(1),
     // There are no partitions, and a table that is none has no ancestors.
-    SetFunction {
-        name: "pg_partition_ancestors",
-        is_scalar: true,
-        signature: |types| {
-            (types.len() == 1).then(|| (vec![Type::Regclass], vec![("relid", Type::Regclass)]))
-        },
-        act: |_, _, _| Ok(Vec::new()),
-    },
-    SetFunction {
-        name: "pg_get_keywords",
-        is_scalar: false,
-        signature: |types| {
-            let texts = ["word", "catcode", "catdesc", "baredesc"].map(|name| (name, Type::Text));
-            let [word, code, category, label] = texts;
-            types
-                .is_empty()
-                .then(|| (Vec::new(), vec![word, code, ("barelabel", Type::Bool), category, label]))
-        },
-        act: |_, _, _| Ok(system::keywords()),
-    },
-    SetFunction {
-        name: "pg_options_to_table",
-        is_scalar: false,
-        signature: |types| {
-            let columns = ["option_name", "option_value"].map(|name| (name, Type::Text)).to_vec();
-            (types == [Type::Array(&Type::Text)]).then(|| (types.to_vec(), columns))
-        },
-        act: |values, _, _| {
-            let [Value::Array(array)] = values else { return Ok(Vec::new()) };
-            let options = array.values.iter().filter_map(|option| match option {
-                Value::Text(text) => Some(
-                    text.split_once('=').map_or((text.as_str(), None), |(name, value)| (name, Some(value))),
-                ),
-                _ => None,
-            });
-            Ok(options.map(|(name, text)| vec![name.into(), text.into()]).collect())
-        },
-    },
-    SetFunction {
-        name: "_pg_expandarray",
-        is_scalar: false,
-        signature: |types| match types {
-            [array] => Some((vec![*array], vec![("x", array.element()?), ("n", Type::Int4)])),
-            _ => None,
-        },
-        act: |values, _, _| {
-            let [Value::Array(array)] = values else { return Ok(Vec::new()) };
-            let numbered = (1..).zip(&array.values);
-            Ok(numbered.map(|(at, value)| vec![value.clone(), Value::Int(at)]).collect())
-        },
-    },
+    set("pg_partition_ancestors", &[REGCLASS], &[("relid", REGCLASS)], |_, _, _| Ok(Vec::new())),
+    set("pg_get_keywords", &[], KEYWORDS, |_, _, _| Ok(system::keywords())),
+    set("pg_options_to_table", &[TEXTS], &[("option_name", TEXT), ("option_value", TEXT)], options),
+    set("_pg_expandarray", &[ANYARRAY], &[("x", ANYELEMENT), ("n", INT4)], |values, _, _| {
+        let [Value::Array(array)] = values else { return Ok(Vec::new()) };
+        let numbered = (1..).zip(&array.values);
+        Ok(numbered.map(|(at, value)| vec![value.clone(), Value::Int(at)]).collect())
+    }),
 ];
 
-/// Returns the function of a name that takes these arguments.
+const KEYWORDS: &Columns<DeclaredType> =
+    &[("word", TEXT), ("catcode", TEXT), ("barelabel", BOOL), ("catdesc", TEXT), ("baredesc", TEXT)];
+
+/// Returns the function of a name that takes these arguments, the types that they get, and the
+/// columns of its rows.
 pub(crate) fn find(
     name: &str,
     types: &[Type],
-) -> Option<(&'static SetFunction, Vec<Type>, Vec<(&'static str, Type)>)> {
-    FUNCTIONS
-        .iter()
-        .filter(|function| function.name == name)
-        .find_map(|function| (function.signature)(types).map(|(wanted, columns)| (function, wanted, columns)))
+) -> Result<(&'static SetFunction, Vec<Type>, Vec<(&'static str, Type)>)> {
+    let named = || FUNCTIONS.iter().filter(|function| function.name() == name);
+    let bound = resolve_among(named().map(|function| &function.declared), name, types, false)?;
+    let is_it = |function: &&SetFunction| std::ptr::eq(&function.declared, bound.function);
+    let function = named().find(is_it).ok_or_else(|| undefined(name, types))?;
+    let element = bound.types.first().and_then(|of| of.element()).unwrap_or(Type::Unknown);
+    let column = |(name, of): &(&'static str, DeclaredType)| match of {
+        DeclaredType::Is(of) => (*name, *of),
+        _ => (*name, element),
+    };
+    Ok((function, bound.types.into(), function.columns.iter().map(column).collect()))
 }
 
-fn series_types(types: &[Type]) -> Option<Signature> {
-    if !matches!(types.len(), 2 | 3) {
-        return None;
-    }
-    let of = types.iter().try_fold(Type::Unknown, |common, of| common.common(*of))?;
-    let of = match of {
-        Type::Unknown | Type::Int2 | Type::Int4 => Type::Int4,
-        Type::Int8 => Type::Int8,
-        Type::Numeric(_) => Type::Numeric(None),
-        _ => return None,
+fn options(values: &[Value], _: &[Type], _: &Context) -> Result<Vec<Vec<Value>>> {
+    let [Value::Array(array)] = values else { return Ok(Vec::new()) };
+    let row = |option: &Value| {
+        let Value::Text(text) = option else { return None };
+        let (name, value) = text.split_once('=').map_or((&**text, None), |(name, value)| (name, Some(value)));
+        Some(vec![name.into(), value.into()])
     };
-    Some((vec![of; types.len()], vec![("generate_series", of)]))
+    Ok(array.values.iter().filter_map(row).collect())
 }
 
 fn series(values: &[Value], types: &[Type], _: &Context) -> Result<Vec<Vec<Value>>> {
@@ -156,13 +127,6 @@ fn series(values: &[Value], types: &[Type], _: &Context) -> Result<Vec<Vec<Value
         }
         let Ok(next) = at.add(step) else { return Ok(rows) };
         at = next;
-    }
-}
-
-fn elements_types(types: &[Type]) -> Option<Signature> {
-    match types {
-        [array] => Some((vec![*array], vec![("unnest", array.element()?)])),
-        _ => None,
     }
 }
 

@@ -16,7 +16,7 @@ fn documentation() -> String {
          COALESCE, NULLIF, GREATEST and LEAST are expressions; aggregates stand in sql.md, too.\n\n\
          This list is made from the table in `crates/sql/src/functions`.\n",
     );
-    let sets = sets::FUNCTIONS.iter().map(|function| function.name).collect();
+    let sets = sets::FUNCTIONS.iter().map(sets::SetFunction::name).collect();
     let chapters = CHAPTERS.iter().map(|(title, all)| (*title, all.iter().map(|one| one.name).collect()));
     for (title, names) in chapters.chain([("Functions that return rows", sets)]) {
         let names: BTreeSet<&str> = names;

@@ -284,7 +284,7 @@ fn explain_source(source: &Source, is_joined: bool, depth: usize, lines: &mut Ve
         Relation::Sequence(sequence) => format!("State of {}", sequence.name),
         Relation::Query { .. } => "Subquery".to_owned(),
         Relation::Shared(_) | Relation::Working(_) => "Query of WITH".to_owned(),
-        Relation::Functions(calls, _) => format!("Function {}", calls[0].function.name),
+        Relation::Functions(calls, _) => format!("Function {}", calls[0].function.name()),
         Relation::Joined(_) => "Joined tables".to_owned(),
     };
     let join = match (is_joined, &source.outer) {
