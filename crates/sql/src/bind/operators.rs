@@ -232,17 +232,17 @@ impl Scope<'_> {
     /// Applies an operator of which at least one side is an array.
     fn operate_on_arrays(&self, op: &str, one: Typed, other: Typed) -> Result<Typed> {
         let none = || no_binary(op, one.1, other.1);
-        let (act, result): (Act, Option<Type>) = match op {
+        let act: Act = match op {
             "||" => return self.concatenate_arrays(one, other),
-            "@>" => (array::contains, Some(Type::Bool)),
-            "<@" => (array::is_contained, Some(Type::Bool)),
-            "&&" => (array::overlaps, Some(Type::Bool)),
+            "@>" => array::contains,
+            "<@" => array::is_contained,
+            "&&" => array::overlaps,
             _ => return Err(none()),
         };
         let common = one.1.common(other.1).filter(|common| common.element().is_some()).ok_or_else(none)?;
         let one = coerce(one, common, self.parameters, false)?;
         let other = coerce(other, common, self.parameters, false)?;
-        Ok((Expr::Apply(act, vec![one, other]), result.unwrap_or(common)))
+        Ok((Expr::Apply(act, vec![one, other]), Type::Bool))
     }
 
     fn concatenate_arrays(&self, one: Typed, other: Typed) -> Result<Typed> {

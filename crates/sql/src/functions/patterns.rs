@@ -2,7 +2,7 @@
 //! module translates PostgreSQL's syntax to that of the library. An alternation prefers its first
 //! branch that matches, where PostgreSQL prefers the longest match.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, iter::Peekable, rc::Rc, str::Chars};
 
 use fancy_regex::{Captures, Regex, RegexBuilder};
 
@@ -168,11 +168,7 @@ impl Options {
     }
 
     /// Translates a set of characters, behind its bracket.
-    fn put_bracket(
-        self,
-        made: &mut String,
-        chars: &mut std::iter::Peekable<std::str::Chars<'_>>,
-    ) -> Result<()> {
+    fn put_bracket(self, made: &mut String, chars: &mut Peekable<Chars<'_>>) -> Result<()> {
         let unbalanced = || invalid("brackets [] not balanced");
         let mut set = String::from("[");
         let is_complement = chars.next_if_eq(&'^').is_some();
@@ -246,13 +242,9 @@ fn class(name: &str) -> Result<&'static str> {
 }
 
 /// Translates an escape, behind its backslash.
-fn put_escape(
-    made: &mut String,
-    chars: &mut std::iter::Peekable<std::str::Chars<'_>>,
-    is_in_set: bool,
-) -> Result<()> {
+fn put_escape(made: &mut String, chars: &mut Peekable<Chars<'_>>, is_in_set: bool) -> Result<()> {
     let broken = || invalid("invalid escape \\ sequence");
-    let number = |chars: &mut std::iter::Peekable<std::str::Chars<'_>>, most: usize| -> Result<String> {
+    let number = |chars: &mut Peekable<Chars<'_>>, most: usize| -> Result<String> {
         let mut digits = String::new();
         while digits.len() < most
             && let Some(digit) = chars.next_if(char::is_ascii_hexdigit)

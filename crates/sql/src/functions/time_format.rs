@@ -10,7 +10,7 @@ use crate::{
     types::{
         Interval, Value,
         moment::{DAYS, MONTHS},
-        time::{self, DAY, SECOND, civil, day_of, days_of_month},
+        time::{self, DAY, SECOND, civil, day_of},
     },
 };
 
@@ -550,11 +550,7 @@ impl Given {
         if let Some(week) = self.week {
             return Ok(first + (week - 1) * 7);
         }
-        let month = u32::try_from(self.month.unwrap_or(1)).ok().filter(|month| (1..=12).contains(month));
-        let month = month.ok_or_else(wrong)?;
-        let day = u32::try_from(self.day.unwrap_or(1)).ok();
-        let day = day.filter(|day| (1..=days_of_month(year, month)).contains(day)).ok_or_else(wrong)?;
-        Ok(day_of(year, month, day))
+        time::day_of_date(year, self.month.unwrap_or(1), self.day.unwrap_or(1)).ok_or_else(wrong)
     }
 
     fn of_day(&self, text: &str) -> Result<i64> {

@@ -146,10 +146,7 @@ fn date_of(call: &Call<'_>) -> Result<i32> {
         ..0 => year + 1,
         _ => year,
     };
-    let month = u32::try_from(month).ok().filter(|month| (1..=12).contains(month)).ok_or_else(wrong)?;
-    let fits = |day: &u32| (1..=days_of_month(year, month)).contains(day);
-    let day = u32::try_from(day).ok().filter(fits).ok_or_else(wrong)?;
-    time::checked_date(day_of(year, month, day))
+    time::checked_date(time::day_of_date(year, month, day).ok_or_else(wrong)?)
 }
 
 /// Returns the time of day of three arguments.

@@ -466,30 +466,17 @@ pub(crate) fn concatenate(values: &[Value]) -> Result<Value> {
         return Ok(Value::Array(Box::new(whole.clone())));
     }
     let (left, right) = (&one.dimensions, &other.dimensions);
-    let dimensions = if left.len() == right.len() {
-        if left[1..] != right[1..] {
-            return Err(mismatch());
-        }
-        let mut dimensions = left.clone();
-        dimensions[0].0 += right[0].0;
-        dimensions
-    } else if left.len() == right.len() + 1 {
-        if left[1..] != right[..] {
-            return Err(mismatch());
-        }
-        let mut dimensions = left.clone();
-        dimensions[0].0 += 1;
-        dimensions
-    } else if left.len() + 1 == right.len() {
-        if left[..] != right[1..] {
-            return Err(mismatch());
-        }
-        let mut dimensions = right.clone();
-        dimensions[0].0 += 1;
-        dimensions
-    } else {
-        return Err(mismatch());
+    // Arrays of one shape, or one that becomes an element of the other.
+    let (mut dimensions, inner, added) = match (left.len(), right.len()) {
+        (one, other) if one == other => (left.clone(), &right[1..], right[0].0),
+        (one, other) if one == other + 1 => (left.clone(), &right[..], 1),
+        (one, other) if one + 1 == other => (right.clone(), &left[..], 1),
+        _ => return Err(mismatch()),
     };
+    if dimensions[1..] != *inner {
+        return Err(mismatch());
+    }
+    dimensions[0].0 += added;
     let values = one.values.iter().chain(&other.values).cloned().collect();
     Ok(Value::Array(Box::new(Array { dimensions, values })))
 }

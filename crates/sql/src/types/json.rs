@@ -381,13 +381,7 @@ impl Json {
                     Ordering::Greater
                 }
             }
-            (scalar, Self::Array(values)) if scalar.is_scalar() => {
-                if values.is_empty() {
-                    Ordering::Greater
-                } else {
-                    Ordering::Less
-                }
-            }
+            (scalar, Self::Array(_)) if scalar.is_scalar() => other.compare(scalar).reverse(),
             _ => self.compare_inner(other),
         }
     }

@@ -359,16 +359,9 @@ impl Fields {
         } else if year <= 0 {
             return Err(Fault::Range);
         }
-        let (Ok(month @ 1..=12), Ok(day @ 1..=31), true) =
-            (u32::try_from(month), u32::try_from(day), year < 10_000_000)
-        else {
-            return Err(Fault::Range);
-        };
-        if day > time::days_of_month(year, month) {
-            return Err(Fault::Range);
-        }
+        let day = time::day_of_date(year, month, day).filter(|_| year < 10_000_000).ok_or(Fault::Range)?;
         match self.day_number {
-            None => Ok(time::day_of(year, month, day)),
+            None => Ok(day),
             Some(number @ 1..=366) => {
                 let found = time::day_of(year, 1, 1) + number - 1;
                 if time::civil(found).0 == year { Ok(found) } else { Err(Fault::Range) }

@@ -144,6 +144,11 @@ fn infinite(field: &str, is_negative: bool) -> Option<Part> {
     }
 }
 
+/// Returns a year as it is counted: there is no year 0.
+fn counted(year: i64) -> i64 {
+    year - i64::from(year <= 0)
+}
+
 fn of_day(field: &str, day: i64) -> Option<Part> {
     let (year, month, of_month) = civil(day);
     // 2000-01-01 was a Saturday.
@@ -157,36 +162,15 @@ fn of_day(field: &str, day: i64) -> Option<Part> {
         "day" => of_month.into(),
         "month" => month.into(),
         "quarter" => i64::from(month - 1) / 3 + 1,
-        "year" => {
-            if year > 0 {
-                year
-            } else {
-                year - 1
-            }
-        }
-        "decade" => {
-            if year >= 0 {
-                year / 10
-            } else {
-                -((8 - (year - 1)) / 10)
-            }
-        }
+        "year" => counted(year),
+        "decade" => year.div_euclid(10),
         "century" => era(100, year),
         "millennium" => era(1000, year),
         "dow" => week_day,
-        "isodow" => {
-            if week_day == 0 {
-                7
-            } else {
-                week_day
-            }
-        }
+        "isodow" => (day + 5).rem_euclid(7) + 1,
         "doy" => day - day_of(year, 1, 1) + 1,
         "week" => iso_week(day).1,
-        "isoyear" => match iso_week(day).0 {
-            year @ 1.. => year,
-            year => year - 1,
-        },
+        "isoyear" => counted(iso_week(day).0),
         _ => return None,
     }))
 }

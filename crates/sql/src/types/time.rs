@@ -64,6 +64,13 @@ pub(crate) fn days_of_month(year: i64, month: u32) -> u32 {
     }
 }
 
+/// Returns the day with a date, if there is such a day.
+pub(crate) fn day_of_date(year: i64, month: i64, day: i64) -> Option<i64> {
+    let month = u32::try_from(month).ok().filter(|month| (1..=12).contains(month))?;
+    let fits = |day: &u32| (1..=days_of_month(year, month)).contains(day);
+    Some(day_of(year, month, u32::try_from(day).ok().filter(fits)?))
+}
+
 pub(crate) fn is_infinite(moment: i64) -> bool {
     matches!(moment, i64::MIN | i64::MAX)
 }
