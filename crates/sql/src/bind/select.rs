@@ -48,7 +48,7 @@ pub(crate) enum Busy {
 }
 
 /// A query that is ready to run.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Select {
     pub(crate) sources: Vec<Source>,
     /// Conditions without columns.
@@ -77,23 +77,8 @@ pub(crate) struct Select {
 impl Select {
     /// Returns a query for all rows of sources.
     pub(crate) fn of(sources: Vec<Source>, columns: Vec<ResultColumn>) -> Self {
-        Self {
-            sources,
-            constant: Vec::new(),
-            groups: None,
-            output: (0..columns.len()).map(Expr::Column).collect(),
-            width: columns.len(),
-            columns,
-            order: Vec::new(),
-            windows: Vec::new(),
-            sets: Vec::new(),
-            is_distinct: false,
-            distinct_on: Vec::new(),
-            with_ties: false,
-            limit: None,
-            offset: None,
-            locks: None,
-        }
+        let output = (0..columns.len()).map(Expr::Column).collect();
+        Self { sources, output, width: columns.len(), columns, ..Self::default() }
     }
 }
 

@@ -95,7 +95,7 @@ pub(crate) struct Grant {
 }
 
 /// A table as the catalog describes it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(crate) id: u64,
     #[serde(default = "public")]
@@ -184,7 +184,7 @@ pub(crate) struct Key {
 }
 
 /// An index: a tree with the columns, and the key of the row.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Index {
     pub(crate) name: String,
     pub(crate) root: u64,
@@ -338,14 +338,7 @@ impl Table {
             owner: owner.to_owned(),
             root,
             columns,
-            primary: None,
-            indexes: Vec::new(),
-            checks: Vec::new(),
-            foreign_keys: Vec::new(),
-            referenced_by: Vec::new(),
-            materialized: None,
-            grants: Vec::new(),
-            comment: None,
+            ..Self::default()
         }
     }
 
@@ -437,18 +430,7 @@ pub(crate) fn number_key(number: u64) -> Vec<u8> {
 
 impl Index {
     pub(crate) fn new(name: String, columns: Vec<usize>, is_unique: bool) -> Self {
-        Self {
-            name,
-            root: 0,
-            columns,
-            is_unique,
-            is_constraint: false,
-            parts: Vec::new(),
-            condition: None,
-            order: Vec::new(),
-            comment: None,
-            constraint_comment: None,
-        }
+        Self { name, columns, is_unique, ..Self::default() }
     }
 
     pub(crate) fn tree(&self) -> BlockId {

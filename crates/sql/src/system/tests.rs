@@ -47,9 +47,6 @@ fn table(id: u64, name: &str) -> Table {
             columns: vec![0],
             comment: Some("positive".into()),
         }],
-        foreign_keys: Vec::new(),
-        referenced_by: Vec::new(),
-        materialized: None,
         grants: vec![Grant {
             role: None,
             privilege: Privilege::Select,
@@ -57,6 +54,7 @@ fn table(id: u64, name: &str) -> Table {
             by: "tester".into(),
         }],
         comment: Some("a table".into()),
+        ..Table::default()
     }
 }
 
