@@ -257,6 +257,30 @@ impl NodeLock {
         self.convert_with(mode, timeout, None)
     }
 
+    /// Converts the lock as [`NodeLock::convert`], in a task. Dropping the future cancels the
+    /// conversion, unless it was granted meanwhile.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub async fn converted(&mut self, mode: Mode, timeout: Option<Duration>) -> Result<&Grant, LockError> {
+        struct CancelOnDrop<'a>(Option<&'a LockPlace>);
+        impl Drop for CancelOnDrop<'_> {
+            fn drop(&mut self) {
+                self.0.iter().for_each(|place| place.tell(Event::Cancel { lock: place.lock }));
+            }
+        }
+        let (port, worker, lock) = (self.place.port(), self.place.worker, self.place.lock);
+        let kind = RequestKind::Conversion { value: None };
+        let request = LockRequest { lock, mode, timeout: timeout_of(timeout), kind };
+        let state = follow(port, worker, begin(port, worker, request, None));
+        let mut cancels = CancelOnDrop(Some(&self.place));
+        let granted = state.await;
+        cancels.0 = None;
+        drop(cancels);
+        self.grant = granted?;
+        Ok(&self.grant)
+    }
+
     /// Converts the lock from PW or EX to a lower mode and writes the value block.
     ///
     /// # Errors

@@ -43,7 +43,7 @@ pub(crate) enum Expr {
     /// Conditions with their results, and the result if none is true.
     Case(Vec<(Expr, Expr)>, Box<Expr>),
     Call(BoundFunction, Vec<Expr>),
-    Sequence(SequenceSlot, SequenceCall),
+    Sequence(NamedSequence, SequenceCall),
     Coalesce(Vec<Expr>),
     /// A value that the query around this one gives.
     Outer(usize),
@@ -99,6 +99,15 @@ pub(crate) struct Quantified {
     pub(crate) test: Expr,
     /// It must be true of all elements, else of one.
     pub(crate) is_of_all: bool,
+}
+
+/// The sequence of a call.
+#[derive(Clone, Debug)]
+pub(crate) enum NamedSequence {
+    /// Its name is a literal.
+    Found(SequenceSlot),
+    /// This is its name, or its number.
+    Of(Box<Expr>),
 }
 
 /// A call that names a sequence.
@@ -181,10 +190,14 @@ macro_rules! each_child {
     ($expr:expr, $act:expr, $iter:ident $(, $mutable:tt)?) => {
         match $expr {
             Expr::Column(_) | Expr::Value(_) | Expr::Parameter(_) | Expr::Outer(_) => {}
-            Expr::Sequence(_, SequenceCall::Next | SequenceCall::Current) => {}
-            Expr::Sequence(_, SequenceCall::Set(last, is_called)) => {
-                $act(last);
-                $act(is_called);
+            Expr::Sequence(named, call) => {
+                if let NamedSequence::Of(name) = named {
+                    $act(name);
+                }
+                if let SequenceCall::Set(last, is_called) = call {
+                    $act(last);
+                    $act(is_called);
+                }
             }
             Expr::Not(one) | Expr::IsNull(one) | Expr::Is(one, _) | Expr::Negative(_, one) => $act(one),
             Expr::Cast { value, .. } => $act(value),
@@ -383,10 +396,17 @@ impl Expr {
                 }
                 Value::Null
             }
-            Self::Sequence(slot, call) => {
+            Self::Sequence(named, call) => {
                 let drawn = &inputs.context.sequences;
                 let missing = || SqlError::unsupported("a sequence in this place");
-                let sequence = slot.get().ok_or_else(missing)?;
+                let sequence = match named {
+                    NamedSequence::Found(slot) => slot.get().ok_or_else(missing)?.clone(),
+                    NamedSequence::Of(name) => match name.evaluate(inputs)? {
+                        Value::Int(number) => system::sequence(inputs.context, number)?,
+                        _ => return Ok(Value::Null),
+                    },
+                };
+                let sequence = &sequence;
                 match call {
                     SequenceCall::Next => Value::Int(drawn.next(sequence)?),
                     SequenceCall::Current => Value::Int(drawn.current(sequence)?),

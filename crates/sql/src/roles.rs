@@ -9,10 +9,11 @@ use sqlparser::ast;
 
 use crate::{
     bind::select::refuse,
-    catalog::{Catalog, SessionPlace, Transaction},
+    catalog::{Catalog, Relations, SessionPlace, Transaction, View},
     error::{Result, SqlError, code},
     exec::Run,
     parse::folded,
+    sequences::Sequence,
     wire::scram::Verifier,
 };
 
@@ -224,7 +225,7 @@ impl Roles<'_, '_> {
                 return Err(no_privilege("drop role"));
             }
             if name == self.place.role {
-                return Err(SqlError::new("55006", "current user cannot be dropped"));
+                return Err(SqlError::new(code::OBJECT_IN_USE, "current user cannot be dropped"));
             }
             refuse(name == self.first.role, "DROP ROLE of the first role")?;
             if Catalog::owns(self.run.by, &name).await? {
@@ -234,6 +235,41 @@ impl Roles<'_, '_> {
             self.write(&name, None).await?;
         }
         Ok(notices)
+    }
+
+    /// Returns the name of a database that a statement drops, and its number if there is one.
+    pub(crate) async fn database_to_drop(&mut self, name: &ast::ObjectName) -> Result<(String, Option<u32>)> {
+        let name = simple(name)?;
+        let number = self.first.database(self.run.by, &name).await?;
+        let Some(number) = number else { return Ok((name, None)) };
+        if !self.own().await?.is_superuser {
+            let message = format!("must be owner of database {name}");
+            return Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, message));
+        }
+        if number == self.place.database {
+            return Err(SqlError::new(code::OBJECT_IN_USE, "cannot drop the currently open database"));
+        }
+        refuse(number < 2, "DROP DATABASE of a database with which the cluster began")?;
+        Ok((name, Some(number)))
+    }
+
+    /// Removes a database with all that is in it. No session uses it.
+    pub(crate) async fn drop_database(&mut self, name: &str) -> Result<()> {
+        let by = &mut *self.run.by;
+        let Some(database) = self.first.database(by, name).await? else { return Ok(()) };
+        let mut catalog = Catalog::new(SessionPlace { database, ..self.place.clone() });
+        let Relations { tables, views, sequences } = catalog.relations(by).await?;
+        for table in &tables {
+            catalog.change(by, Some(table), None).await?;
+        }
+        let views = views.iter().map(View::relation);
+        for relation in views.chain(sequences.iter().map(Sequence::relation)) {
+            catalog.change_entry(by, &relation, None).await?;
+        }
+        for schema in catalog.schemas(by).await? {
+            catalog.change_schema(by, &schema.name, None).await?;
+        }
+        Catalog::write::<u32>(by, DATABASE, name, None).await
     }
 
     /// Runs CREATE DATABASE.

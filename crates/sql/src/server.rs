@@ -14,7 +14,7 @@ use std::{
 
 use plexus_cache::Cache;
 use plexus_interconnect::executor::{self, Descriptor, DescriptorSet, TaskThread};
-use plexus_locks::LockManager;
+use plexus_locks::{LockManager, NodeLock, protocol::Mode};
 use plexus_store::Store;
 use rustls::{
     ServerConfig,
@@ -27,12 +27,16 @@ use crate::{
     catalog::{Catalog, SessionPlace},
     dml::foreign::Constraints,
     error::{Result, SqlError, code},
-    functions::{self, Context},
+    functions::{self, Advisory, Context},
     roles::FirstRole,
     sequences::{Drawn, Ranges},
-    session::{Session, SessionParts, settings::Settings},
+    session::{
+        Session, SessionParts,
+        locks::{self, lock_database},
+        settings::Settings,
+    },
     system::Definitions,
-    types::time,
+    types::{time, zone},
     wire::{
         Received, Start,
         connection::{Connection, Socket},
@@ -284,14 +288,15 @@ async fn connected(shared: &Shared, store: Store<Cache>, socket: Socket, address
             return Err(SqlError::new(code::CANNOT_CONNECT_NOW, "the node is shutting down"));
         }
         let place = authenticated(shared, &store, &mut connection, &start).await?;
-        Ok(Some((start, place)))
+        let lock = shared_database(shared, &store, &start, &place).await?;
+        Ok(Some((start, place, lock)))
     };
-    let (start, place) = match executor::timeout(START_TIME, Box::pin(start)).await {
+    let (start, place, _lock) = match executor::timeout(START_TIME, Box::pin(start)).await {
         Some(Ok(Some(found))) => found,
         Some(Err(error)) => return refused(&mut connection, error).await,
         Some(Ok(None)) | None => return Ok(()),
     };
-    match session(shared, store, &mut connection, &start, place, address).await {
+    match zone::of_session(session(shared, store, &mut connection, &start, place, address)).await {
         Err(error) => refused(&mut connection, error).await,
         ended => ended,
     }
@@ -335,6 +340,35 @@ fn find<'a>(start: &'a [(String, String)], name: &str) -> Option<&'a str> {
     start.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
+/// Returns the name of the database that a client asks for.
+fn database_of(start: &[(String, String)]) -> &str {
+    find(start, "database").or_else(|| find(start, "user")).unwrap_or_default()
+}
+
+fn no_database(name: &str) -> SqlError {
+    SqlError::new(code::INVALID_CATALOG_NAME, format!("database \"{name}\" does not exist"))
+}
+
+/// Takes the lock that keeps a database while it has sessions. Those of the beginning always stay.
+async fn shared_database(
+    shared: &Shared,
+    store: &Store<Cache>,
+    start: &[(String, String)],
+    place: &SessionPlace,
+) -> Result<Option<NodeLock>> {
+    if place.database < 2 {
+        return Ok(None);
+    }
+    let lock =
+        lock_database(&shared.locks, place.database, Mode::CR, START_TIME).await.map_err(locks::failed)?;
+    // It may have gone before the lock was there.
+    let name = database_of(start);
+    let mut transaction = store.begin(plexus_store::Isolation::default());
+    let number = shared.first.database(&mut transaction, name).await?;
+    transaction.rollback();
+    if number == Some(place.database) { Ok(Some(lock)) } else { Err(no_database(name)) }
+}
+
 /// Finds the role and the database of a client, which proves its password unless it is a program
 /// of this machine's owner.
 async fn authenticated(
@@ -344,7 +378,7 @@ async fn authenticated(
     start: &[(String, String)],
 ) -> Result<SessionPlace> {
     let name = find(start, "user").unwrap_or_default();
-    let database = find(start, "database").unwrap_or(name);
+    let database = database_of(start);
     let mut transaction = store.begin(plexus_store::Isolation::default());
     let role = shared.first.role(&mut transaction, name).await?;
     let number = shared.first.database(&mut transaction, database).await?;
@@ -366,10 +400,7 @@ async fn authenticated(
         let message = format!("role \"{name}\" is not permitted to log in");
         return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
     }
-    let Some(database) = number else {
-        let message = format!("database \"{database}\" does not exist");
-        return Err(SqlError::new(code::INVALID_CATALOG_NAME, message));
-    };
+    let database = number.ok_or_else(|| no_database(database))?;
     Ok(SessionPlace { database, role: name.to_owned(), is_superuser: role.is_superuser })
 }
 
@@ -408,7 +439,7 @@ async fn session(
     address: String,
 ) -> Result<()> {
     let user = place.role.clone();
-    let database = find(start, "database").unwrap_or(&user).to_owned();
+    let database = database_of(start).to_owned();
     let process = shared.next_process.fetch_add(1, Relaxed);
     let secret = i32::from_le_bytes(random()?);
     let activity = Arc::new(Activity::new(secret, user.clone(), database.clone(), address));
@@ -435,6 +466,7 @@ async fn session(
         place: place.clone(),
         definitions: Definitions::new(shared.first.role.clone()),
         answers: Answers::default(),
+        advisory: Advisory::new(Some(shared.locks.clone()), activity.clone(), place.database),
         temporary: Default::default(),
     };
     let parts = SessionParts {

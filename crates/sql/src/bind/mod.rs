@@ -25,7 +25,7 @@ use crate::{
     dml::Targets,
     error::{Result, SqlError, code},
     exec::query::{LEAST_STACK, MORE_STACK},
-    expr::{Comparison, Expr, SequenceCall},
+    expr::{Comparison, Expr, NamedSequence, SequenceCall},
     parse::{folded, relation_of_text},
     sequences::SequenceSlot,
     shape::number,
@@ -102,6 +102,8 @@ pub(crate) struct Parameters {
     pub(crate) expressions: Cell<usize>,
     /// The queries that were bound.
     pub(crate) queries: Cell<usize>,
+    /// It has an operator whose result depends on the session.
+    pub(crate) is_stable: Cell<bool>,
 }
 
 /// The parts of a statement around a query.
@@ -710,12 +712,17 @@ impl Scope<'_> {
             }
             plain => plain,
         };
-        let ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::SingleQuotedString(named), .. }) = named
-        else {
-            return Err(unsupported());
+        let of = match named {
+            ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::SingleQuotedString(named), .. }) => {
+                let slot = SequenceSlot::default();
+                self.parameters.sequences.borrow_mut().push((relation_of_text(named), slot.clone()));
+                NamedSequence::Found(slot)
+            }
+            _ => {
+                let name = coerce(self.bind(first)?, Type::Regclass, self.parameters, false)?;
+                NamedSequence::Of(name.boxed())
+            }
         };
-        let slot = SequenceSlot::default();
-        self.parameters.sequences.borrow_mut().push((relation_of_text(named), slot.clone()));
         let call = match (name, rest) {
             ("nextval", []) => SequenceCall::Next,
             ("currval", []) => SequenceCall::Current,
@@ -729,7 +736,7 @@ impl Scope<'_> {
             }
             _ => return Err(unsupported()),
         };
-        Ok((Expr::Sequence(slot, call), Type::Int8))
+        Ok((Expr::Sequence(of, call), Type::Int8))
     }
 }
 

@@ -105,6 +105,10 @@ impl Scope<'_> {
     fn found(&self, op: &str, one: &Typed, other: &Typed) -> Result<Option<Typed>> {
         let Some(operator) = operators::find(op, Some(one.1), other.1)? else { return Ok(None) };
         let left = operator.left.unwrap_or(operator.right);
+        let types = [left, operator.right];
+        if types.contains(&Type::TimestampTz) && types.contains(&Type::Interval) {
+            self.parameters.is_stable.set(true);
+        }
         let one = coerce(one.clone(), left, self.parameters, false)?;
         let other = coerce(other.clone(), operator.right, self.parameters, false)?;
         Ok(Some((Expr::Apply(operator.act, vec![one, other]), operator.result)))
@@ -435,7 +439,7 @@ pub(super) fn row_of(expr: &ast::Expr) -> Option<Vec<ast::Expr>> {
 }
 
 /// Returns the span of a literal, perhaps with the names of its units behind it.
-pub(super) fn interval(literal: &ast::Interval) -> Result<Typed> {
+pub(crate) fn interval(literal: &ast::Interval) -> Result<Typed> {
     use ast::DateTimeField as F;
     let unsupported = || SqlError::unsupported(format!("the literal {literal}"));
     let text = match &*literal.value {

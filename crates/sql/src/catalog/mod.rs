@@ -123,6 +123,15 @@ impl SessionPlace {
     }
 }
 
+impl SessionPlace {
+    /// Refuses calls with a sequence for which the role has no right.
+    pub(crate) fn check_sequence(&self, sequence: &Sequence) -> Result<()> {
+        let Sequence { owner, grants, name, .. } = sequence;
+        let may = |privilege| self.check(owner, grants, privilege, "sequence", name);
+        may(Privilege::Usage).or_else(|_| may(Privilege::Update))
+    }
+}
+
 fn damaged(name: &str) -> SqlError {
     SqlError::new(code::DATA_CORRUPTED, format!("the catalog entry of \"{}\" is malformed", shown(name)))
 }
@@ -405,9 +414,7 @@ impl Catalog {
     ) -> Result<()> {
         for (name, slot) in named {
             let sequence = self.sequence(by, &name).await?.ok_or_else(|| undefined(&name))?;
-            let Sequence { owner, grants, name, .. } = &*sequence;
-            let may = |privilege| self.place.check(owner, grants, privilege, "sequence", name);
-            may(Privilege::Usage).or_else(|_| may(Privilege::Update))?;
+            self.place.check_sequence(&sequence)?;
             slot.get_or_init(|| sequence.clone());
         }
         Ok(())

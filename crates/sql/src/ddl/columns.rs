@@ -10,7 +10,10 @@ use super::{
 use crate::{
     bind::{self, Parameters, assign, select::refuse},
     catalog::{Column, Identity, RelationName, Table},
-    dml::{default_of, target::bind_text},
+    dml::{
+        default_of,
+        target::{bind_text, check_immutable},
+    },
     error::{Result, SqlError, code},
     parse::folded,
 };
@@ -125,6 +128,7 @@ impl Definer<'_, '_> {
                 return Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message)
                     .with_detail("A generated column cannot reference another generated column."));
             }
+            check_immutable(table, text, "generation expression is not immutable")?;
             let Column { name, of: to, .. } = &table.columns[at];
             assign((expr, of), *to, name, &Parameters::default())?;
         }

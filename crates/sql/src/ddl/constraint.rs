@@ -97,20 +97,18 @@ pub(super) fn check_key_type(of: Type) -> Result<()> {
 }
 
 /// Adds a primary key to a table, whose rows must move to its order.
-pub(super) fn add_primary(table: &mut Table, name: Option<String>, columns: Vec<usize>) -> Result<()> {
+pub(super) fn add_primary(table: &mut Table, name: String, columns: Vec<usize>) -> Result<()> {
     if table.primary.is_some() {
         let message = format!("multiple primary keys for table \"{}\" are not allowed", table.name);
         return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
     }
-    let name = name.unwrap_or_else(|| joined(&[&table.name], "pkey"));
     columns.iter().for_each(|column| table.columns[*column].not_null = true);
     table.primary = Some(Key { name, columns, comment: None, constraint_comment: None });
     Ok(())
 }
 
 /// Returns the index of a unique constraint.
-pub(super) fn unique_index(table: &Table, name: Option<String>, columns: Vec<usize>) -> Index {
-    let name = name.unwrap_or_else(|| super::index::index_name(table, &table.names(&columns), "key"));
+pub(super) fn unique_index(name: String, columns: Vec<usize>) -> Index {
     Index { is_constraint: true, ..Index::new(name, columns, true) }
 }
 

@@ -5,13 +5,13 @@ use std::rc::Rc;
 use plexus_store::tree::ScanPlace;
 use sqlparser::ast;
 
-use super::{Definer, constraint::check_key_type, constraint::columns_of, exists, sequence::joined};
+use super::{Definer, constraint::check_key_type, constraint::columns_of, exists, sequence::free_name};
 use crate::{
     bind::select::refuse,
     catalog::{Index, IndexOrder, IndexPart, RelationName, Table, duplicate},
     dml::{
         Target, put_entry,
-        target::{bind_condition, bind_text},
+        target::{bind_condition, bind_text, check_immutable},
     },
     error::{Result, SqlError, code},
     parse::{folded, relation},
@@ -35,15 +35,27 @@ pub(super) fn names_of(columns: &[ast::IndexColumn]) -> Result<Vec<String>> {
     columns.iter().map(name).collect()
 }
 
-/// Returns the name of an index that the statement does not name.
-pub(super) fn index_name(table: &Table, parts: &[&str], ending: &str) -> String {
-    let parts = parts.join("_");
-    let is_taken = |name: &str| table.indexes.iter().any(|index| index.name == name);
-    let name = |number: usize| match number {
-        0 => joined(&[&table.name, &parts], ending),
-        number => joined(&[&table.name, &parts], &format!("{ending}{number}")),
-    };
-    (0..).map(name).find(|name| !is_taken(name)).unwrap_or_default()
+impl Definer<'_, '_> {
+    /// Returns the name of an index: the given one, or one of the table's name and of parts.
+    pub(super) async fn index_name(
+        &mut self,
+        table: &Table,
+        given: Option<String>,
+        parts: &[&str],
+        ending: &str,
+    ) -> Result<String> {
+        if let Some(given) = given {
+            return Ok(given);
+        }
+        let parts = parts.join("_");
+        let both = [&*table.name, &parts];
+        let parts = if parts.is_empty() { &both[..1] } else { &both };
+        let is_taken = |name: &str| {
+            let mut indexes = table.indexes.iter().map(|index| &index.name);
+            indexes.any(|known| known == name) || table.primary.iter().any(|key| key.name == name)
+        };
+        free_name(self.run, self.catalog, &table.schema, is_taken, parts, ending).await
+    }
 }
 
 /// Returns a part of an index: a column, or an expression with its type.
@@ -78,6 +90,7 @@ fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, Index
     }
     let text = plain.to_string();
     let (_, of) = bind_text(table, &text)?;
+    check_immutable(table, &text, "functions in index expression must be marked IMMUTABLE")?;
     let of = if of == Type::Unknown { Type::Text } else { of };
     check_key_type(of)?;
     let name = match plain {
@@ -107,10 +120,12 @@ pub(crate) async fn create_index(define: &mut Definer<'_, '_>, create: &ast::Cre
         Some(name) => {
             let name = relation(name)?;
             refuse(name.contains('\0'), "an index with a schema")?;
-            name
+            Some(name)
         }
-        None => index_name(&table, &parts.iter().map(|(.., name)| name.as_str()).collect::<Vec<_>>(), "idx"),
+        None => None,
     };
+    let names: Vec<&str> = parts.iter().map(|(.., name)| name.as_str()).collect();
+    let name = define.index_name(&table, name, &names, "idx").await?;
     let mut index = Index::new(name, Vec::new(), create.unique);
     if define.has(&RelationName::new(&table.schema, &index.name)).await? {
         let notice = exists(&index.name, create.if_not_exists)?;
@@ -123,6 +138,7 @@ pub(crate) async fn create_index(define: &mut Definer<'_, '_>, create: &ast::Cre
     if let Some(condition) = &create.predicate {
         let text = condition.to_string();
         bind_condition(&table, &text, "WHERE")?;
+        check_immutable(&table, &text, "functions in index predicate must be marked IMMUTABLE")?;
         index.condition = Some(text);
     }
     let columns = parts.iter().map(|(part, ..)| match part {
@@ -205,6 +221,8 @@ pub(super) async fn add_unique(
     name: Option<String>,
     columns: &[String],
 ) -> Result<()> {
-    let index = super::constraint::unique_index(table, name, columns_of(table, columns)?);
+    let columns = columns_of(table, columns)?;
+    let name = define.index_name(table, name, &table.names(&columns), "key").await?;
+    let index = super::constraint::unique_index(name, columns);
     add_index(define, table, index).await
 }

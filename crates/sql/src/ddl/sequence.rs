@@ -28,6 +28,24 @@ pub(super) fn joined(parts: &[&str], ending: &str) -> String {
     format!("{}_{ending}", parts.join("_"))
 }
 
+/// Returns the first name of parts that no relation of a schema has, and that is not taken: behind
+/// the ending is a number if need be.
+pub(super) async fn free_name(
+    run: &mut Run<'_>,
+    catalog: &Catalog,
+    schema: &str,
+    is_taken: impl Fn(&str) -> bool,
+    parts: &[&str],
+    ending: &str,
+) -> Result<String> {
+    let (mut number, mut name) = (0, joined(parts, ending));
+    while is_taken(&name) || catalog.has(run.by, &RelationName::new(schema, &name)).await? {
+        number += 1;
+        name = joined(parts, &format!("{ending}{number}"));
+    }
+    Ok(name)
+}
+
 /// Returns the type of a column that draws its values from a sequence.
 pub(super) fn serial_of(of: &ast::DataType) -> Option<Type> {
     match of.to_string().to_ascii_lowercase().as_str() {
@@ -56,14 +74,9 @@ pub(super) async fn own_sequence(
     column: &mut Column,
     options: &[ast::SequenceOptions],
 ) -> Result<()> {
-    let base = joined(&[&table.name, &column.name], "seq");
-    let mut name = RelationName::new(&table.schema, &base);
-    for number in 1.. {
-        if !catalog.has(run.by, &name).await? {
-            break;
-        }
-        name.name = format!("{base}{number}");
-    }
+    let parts = [&*table.name, &column.name];
+    let name = free_name(run, catalog, &table.schema, |_| false, &parts, "seq").await?;
+    let mut name = RelationName::new(&table.schema, &name);
     if let Some(given) = options.iter().find_map(given_name) {
         name = catalog.place_of(run.by, &relation_of_text(&given), false).await?;
     }

@@ -89,7 +89,8 @@ pub(crate) async fn create_table(define: &mut Definer<'_, '_>, create: &ast::Cre
             NewConstraint::Check { name, condition } => add_check(&mut table, name.clone(), condition)?,
             NewConstraint::Key { name, columns, is_primary: true } => {
                 let columns = columns_of(&table, columns)?;
-                add_primary(&mut table, name.clone(), columns)?;
+                let name = define.index_name(&table, name.clone(), &[], "pkey").await?;
+                add_primary(&mut table, name, columns)?;
             }
             NewConstraint::Key { .. } | NewConstraint::Foreign { .. } => {}
         }
@@ -97,7 +98,8 @@ pub(crate) async fn create_table(define: &mut Definer<'_, '_>, create: &ast::Cre
     for constraint in &constraints {
         if let NewConstraint::Key { name, columns, is_primary: false } = constraint {
             let columns = columns_of(&table, columns)?;
-            let mut index = unique_index(&table, name.clone(), columns);
+            let name = define.index_name(&table, name.clone(), &table.names(&columns), "key").await?;
+            let mut index = unique_index(name, columns);
             index.root = define.run.by.create_tree().await?.0;
             table.indexes.push(index);
         }

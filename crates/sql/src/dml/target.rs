@@ -11,7 +11,7 @@ use crate::{
     catalog::{Catalog, ForeignKey, IndexPart, Table, Transaction, undefined},
     error::{Result, SqlError, code},
     expr::{Expr, Inputs},
-    functions::Context,
+    functions::{Context, Volatility},
     parse::expression,
     types::{Type, Value, encode},
 };
@@ -97,6 +97,34 @@ pub(crate) fn bind_text(table: &Table, text: &str) -> Result<(Expr, Type)> {
     let (columns, parameters) = (scope_of(table, &table.name), Parameters::default());
     let scope = Scope::new(&columns, &parameters);
     scope.bind(&parsed(text)?)
+}
+
+/// Refuses an expression whose value may become another one while its row stays.
+pub(crate) fn check_immutable(table: &Table, text: &str, message: &str) -> Result<()> {
+    fn varies(expr: &Expr) -> bool {
+        use Type::{Date, Timestamp, TimestampTz};
+        let mut found = match expr {
+            Expr::Call(bound, _) => bound.function.volatility != Volatility::Immutable,
+            Expr::Sequence(..) => true,
+            Expr::Cast { from: Type::Unknown, .. } => false,
+            // The zone of the session decides, or another setting.
+            Expr::Cast { from, to, .. } => {
+                let is_moment = |of: &Type| matches!(of.unrounded(), Date | Timestamp | TimestampTz);
+                (from.unrounded() == TimestampTz) != (to.unrounded() == TimestampTz)
+                    || is_moment(from) && to.is_text()
+                    || from.is_text() && is_moment(to)
+            }
+            _ => false,
+        };
+        expr.children(&mut |inner| found = found || varies(inner));
+        found
+    }
+    let (columns, parameters) = (scope_of(table, &table.name), Parameters::default());
+    let (expr, _) = Scope::new(&columns, &parameters).bind(&parsed(text)?)?;
+    match parameters.is_stable.get() || varies(&expr) {
+        true => Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message)),
+        false => Ok(()),
+    }
 }
 
 /// Binds the text of a condition over the columns of a table.

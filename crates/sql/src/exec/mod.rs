@@ -5,7 +5,12 @@ pub(crate) mod query;
 pub(crate) mod scan;
 mod windows;
 
-use std::{collections::HashSet, path::Path as FilePath, sync::Arc};
+use std::{
+    collections::HashSet,
+    path::Path as FilePath,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use plexus_interconnect::executor;
 use plexus_store::RowLock;
@@ -25,6 +30,7 @@ use crate::{
     expr::{Expr, Inputs, evaluate_all},
     functions::Context,
     sequences::Ranges,
+    session::settings::Time,
     spool::{OrderedRow, Rows, Spool, bytes_of},
     types::{Value, encode},
 };
@@ -32,8 +38,10 @@ use crate::{
 /// The memory that the rows of one statement may take, in bytes, beside those of its result.
 pub(crate) const MOST_MEMORY: usize = 256 << 20;
 
-/// The evaluations of a statement before other tasks go on.
-const STEPS: usize = 1024;
+/// The time that a statement calculates before other tasks go on, and the evaluations between two
+/// looks at the clock: some take milliseconds.
+const SLICE: Duration = Duration::from_millis(2);
+const STEPS: usize = 8;
 
 /// A running statement.
 pub(crate) struct Run<'a> {
@@ -47,8 +55,10 @@ pub(crate) struct Run<'a> {
     pub(crate) temporary: &'a Arc<FilePath>,
     /// The bytes of the rows that are kept.
     pub(crate) memory: usize,
-    /// The evaluations so far: others go on now and then, and it can be cancelled.
+    /// The evaluations so far, and the begin of the slice of time in which it calculates: others go
+    /// on behind it, and it can be cancelled.
     pub(crate) steps: usize,
+    pub(crate) slice_begun: Instant,
 }
 
 impl<'a> Run<'a> {
@@ -66,7 +76,8 @@ impl<'a> Run<'a> {
         ranges: &'a Ranges,
         temporary: &'a Arc<FilePath>,
     ) -> Self {
-        Self { by, parameters: &[], outer: &[], context, ranges, temporary, memory: 0, steps: 0 }
+        let (memory, steps, slice_begun) = (0, 0, Instant::now());
+        Self { by, parameters: &[], outer: &[], context, ranges, temporary, memory, steps, slice_begun }
     }
 
     /// Returns the same statement for a query in it that gets these values.
@@ -83,13 +94,15 @@ impl<'a> Run<'a> {
     /// definitions.
     pub(crate) async fn complete<T>(&mut self, act: &mut dyn FnMut(&mut Run<'_>) -> Result<T>) -> Result<T> {
         loop {
-            match act(self) {
+            let found = act(self);
+            self.steps += 1;
+            if self.steps.is_multiple_of(STEPS) && self.slice_begun.elapsed() >= SLICE {
+                executor::yield_now().await;
+                self.slice_begun = Instant::now();
+            }
+            match found {
                 Ok(found) => {
                     self.end_evaluation();
-                    self.steps += 1;
-                    if self.steps.is_multiple_of(STEPS) {
-                        executor::yield_now().await;
-                    }
                     return Ok(found);
                 }
                 Err(error) => {
@@ -104,13 +117,17 @@ impl<'a> Run<'a> {
     /// Ends an evaluation: what was supplied for it is used.
     pub(crate) fn end_evaluation(&self) {
         self.context.sequences.end_evaluation();
+        self.context.advisory.end_evaluation();
         self.context.answers.end_evaluation();
     }
 
     /// Supplies what an evaluation has missed. Returns false if it has missed nothing.
     pub(crate) async fn supply(&mut self) -> Result<bool> {
-        let Context { definitions, place, sequences, answers, .. } = self.context;
-        if let Some(sequence) = sequences.take_wanted() {
+        let Context { definitions, place, sequences, answers, advisory, .. } = self.context;
+        if let Some(call) = advisory.take_wanted() {
+            let limit = self.context.settings.borrow().time(Time::Lock);
+            advisory.supply(call, limit).await?;
+        } else if let Some(sequence) = sequences.take_wanted() {
             let number = self.ranges.draw(self.by, sequences, &sequence).await?;
             sequences.supply(sequence.id, number);
         } else if definitions.take_wanted() {
@@ -118,10 +135,11 @@ impl<'a> Run<'a> {
         } else if let Some((query, outer)) = answers.take_wanted() {
             // The numbers are those of this evaluation, not of the ones in the query; and its rows
             // are counted with the answers.
-            let (numbers, memory) = (sequences.set_aside(), self.memory);
+            let (numbers, locked, memory) = (sequences.set_aside(), advisory.set_aside(), self.memory);
             let rows = query::kept(self, &query, &outer).await?;
             self.memory = memory;
             sequences.restore(numbers);
+            advisory.restore(locked);
             answers.supply(&query, &outer, rows)?;
         } else {
             return Ok(false);

@@ -85,7 +85,7 @@ pub(super) async fn kept(run: &mut Run<'_>, query: &Query, outer: &[Value]) -> R
         inner.keep(&row)?;
         all.push(row);
     }
-    (run.memory, run.steps) = (inner.memory, inner.steps);
+    (run.memory, run.steps, run.slice_begun) = (inner.memory, inner.steps, inner.slice_begun);
     Ok(all)
 }
 

@@ -79,7 +79,8 @@ pub(crate) fn put_json(into: &mut String, value: &Value, of: Type) {
         (Value::Time(_), Type::Timestamp) => put_quoted(into, &printed(value, of).replacen(' ', "T", 1)),
         (Value::Time(_), Type::TimestampTz) => {
             let shown = printed(value, of).replacen(' ', "T", 1);
-            put_quoted(into, &if shown.ends_with("+00") { shown + ":00" } else { shown });
+            let is_of_hours = shown.rfind(['+', '-']).is_some_and(|at| at + 3 == shown.len());
+            put_quoted(into, &if is_of_hours { shown + ":00" } else { shown });
         }
         (value, of) if of.is_number() => match printed(value, of) {
             shown if shown.ends_with(|last: char| last.is_ascii_digit()) => into.push_str(&shown),

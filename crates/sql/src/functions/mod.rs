@@ -4,6 +4,7 @@
 //! An entry is a line: `function("left", &[TEXT, INT4], TEXT, left)`. It is immutable, and NULL if
 //! an argument is NULL, unless methods of [`Function`] say otherwise.
 
+mod advisory;
 mod arrays;
 mod bytes;
 pub(crate) mod conditional;
@@ -24,6 +25,7 @@ mod trigonometry;
 use std::{cell::RefCell, collections::HashMap, sync::LazyLock};
 
 pub(crate) use self::{
+    advisory::Advisory,
     resolve::{BoundFunction, resolve, undefined},
     session::start_time,
 };
@@ -55,9 +57,13 @@ pub(crate) struct Context {
     pub(crate) place: SessionPlace,
     pub(crate) definitions: Definitions,
     pub(crate) answers: Answers,
+    pub(crate) advisory: Advisory,
     /// The schema of the session for temporary relations.
     pub(crate) temporary: RefCell<Option<String>>,
 }
+
+#[cfg(test)]
+use crate::activity::Activity;
 
 #[cfg(test)]
 impl Context {
@@ -74,6 +80,7 @@ impl Context {
             place: SessionPlace { database: 0, role: role.into(), is_superuser: true },
             definitions: Definitions::new(role.into()),
             answers: Answers::default(),
+            advisory: Advisory::new(None, Activity::new(0, role.into(), role.into(), role.into()).into(), 0),
             temporary: Default::default(),
             constraints: Constraints::default(),
         }
@@ -177,6 +184,7 @@ static CHAPTERS: &[(&str, &[Function])] = &[
     ("JSON", json::FUNCTIONS),
     ("Arrays", arrays::FUNCTIONS),
     ("Session and system", session::FUNCTIONS),
+    ("Advisory locks", advisory::FUNCTIONS),
     ("Catalogs", system::functions::SYSTEM),
 ];
 

@@ -109,13 +109,10 @@ fn set_config(call: &Call<'_>) -> Result<Value> {
     if call.is_null(0) {
         return Err(SqlError::new("22004", "SET requires parameter name"));
     }
-    if call.bool(2) {
-        return Err(SqlError::unsupported("set_config for the transaction"));
-    }
     let (name, mut settings) = (call.text(0), call.context.settings.borrow_mut());
     match call.is_null(1) {
         true => settings.reset(Some(name))?,
-        false => settings.set(name, call.text(1))?,
+        false => settings.set_for(name, call.text(1), call.bool(2))?,
     }
     settings.show(name).map(Value::Text)
 }

@@ -11,6 +11,7 @@ use crate::{
         Interval, Value,
         moment::{DAYS, MONTHS},
         time::{self, DAY, SECOND, civil, day_of},
+        zone::Zone,
     },
 };
 
@@ -129,7 +130,8 @@ struct Parts {
     minute: i64,
     second: i64,
     micros: i64,
-    is_zoned: bool,
+    /// The abbreviation of the zone and the seconds in the east of UTC, of a moment with a zone.
+    zone: Option<(String, i64)>,
 }
 
 fn to_char(call: &Call<'_>, is_zoned: bool) -> Result<Value> {
@@ -137,7 +139,10 @@ fn to_char(call: &Call<'_>, is_zoned: bool) -> Result<Value> {
     if call.text(1).is_empty() || time::is_infinite(moment) {
         return Ok(Value::Null);
     }
-    let (date, of_day) = (moment.div_euclid(DAY), moment.rem_euclid(DAY));
+    let zone = is_zoned.then(Zone::current);
+    let zone = zone.map(|zone| (zone.abbreviation(moment).0, zone.offset_at(moment)));
+    let local = moment + zone.as_ref().map_or(0, |(_, east)| east * SECOND);
+    let (date, of_day) = (local.div_euclid(DAY), local.rem_euclid(DAY));
     let (year, month, day) = civil(date);
     let seconds = of_day / SECOND;
     let parts = Parts {
@@ -149,7 +154,7 @@ fn to_char(call: &Call<'_>, is_zoned: bool) -> Result<Value> {
         minute: seconds / 60 % 60,
         second: seconds % 60,
         micros: of_day % SECOND,
-        is_zoned,
+        zone,
     };
     write(&parts, call.text(1))
 }
@@ -171,7 +176,7 @@ fn span_to_char(call: &Call<'_>) -> Result<Value> {
         minute: seconds / 60 % 60,
         second: seconds % 60,
         micros: microseconds % SECOND,
-        is_zoned: false,
+        zone: None,
     };
     write(&parts, call.text(1))
 }
@@ -307,18 +312,19 @@ impl Parts {
             }
             "TZ" => {
                 self.date()?;
-                if self.is_zoned { cased("UTC") } else { String::new() }
+                self.zone.as_ref().map_or(String::new(), |(name, _)| cased(name))
             }
-            "TZH" | "OF" => {
-                self.date()?;
-                "+00".into()
-            }
-            "TZM" => {
-                self.date()?;
-                "00".into()
-            }
+            "OF" => time::print_offset(self.east()?),
+            "TZH" => time::print_offset(self.east()?)[..3].to_owned(),
+            "TZM" => format!("{:02}", self.east()?.abs() / 60 % 60),
             other => return Err(SqlError::unsupported(format!("the field {other}"))),
         })
+    }
+
+    /// Returns the seconds in the east of UTC.
+    fn east(&self) -> Result<i64> {
+        self.date()?;
+        Ok(self.zone.as_ref().map_or(0, |(_, east)| *east))
     }
 
     /// Returns the day of the week, from 0 for Sunday.
@@ -589,7 +595,11 @@ fn to_date(call: &Call<'_>) -> Result<Value> {
 fn to_timestamp(call: &Call<'_>) -> Result<Value> {
     let text = call.text(0);
     let given = given(text, call.text(1))?;
+    let local = i128::from(given.day(text)?) * i128::from(DAY) + i128::from(given.of_day(text)?);
+    let local = time::checked_moment(local)?;
+    if given.zone_sign == 0 {
+        return Ok(Value::Time(Zone::current().to_moment(local)?));
+    }
     let zone = given.zone_sign * (given.zone_hour * 3600 + given.zone_minute * 60) * SECOND;
-    let moment = i128::from(given.day(text)?) * i128::from(DAY) + i128::from(given.of_day(text)? - zone);
-    Ok(Value::Time(time::checked_moment(moment)?))
+    Ok(Value::Time(time::checked_moment(i128::from(local) - i128::from(zone))?))
 }

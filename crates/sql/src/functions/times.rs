@@ -12,6 +12,7 @@ use crate::{
         interval::{out_of_range, unit_name},
         part::{iso_week, part},
         time::{self, DAY, SECOND, civil, day_of, days_of_month},
+        zone::Zone,
     },
 };
 
@@ -19,7 +20,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("age", &[TIMESTAMP], INTERVAL, age_of_today).stable(),
     function("age", &[TIMESTAMP, TIMESTAMP], INTERVAL, |call| age(moment(call, 0), moment(call, 1))),
     function("age", &[TIMESTAMPTZ], INTERVAL, age_of_today).stable(),
-    function("age", &[TIMESTAMPTZ, TIMESTAMPTZ], INTERVAL, |call| age(moment(call, 0), moment(call, 1))),
+    function("age", &[TIMESTAMPTZ, TIMESTAMPTZ], INTERVAL, |call| age(local(call, 0), local(call, 1))),
     function("clock_timestamp", &[], TIMESTAMPTZ, |_| Ok(Value::Time(time::now()))).volatile(),
     function("date_bin", &[INTERVAL, TIMESTAMP, TIMESTAMP], TIMESTAMP, date_bin),
     function("date_bin", &[INTERVAL, TIMESTAMPTZ, TIMESTAMPTZ], TIMESTAMPTZ, date_bin),
@@ -32,7 +33,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("date_trunc", &[TEXT, INTERVAL], INTERVAL, truncated_span),
     function("date_trunc", &[TEXT, TIMESTAMP], TIMESTAMP, date_trunc),
     function("date_trunc", &[TEXT, TIMESTAMPTZ], TIMESTAMPTZ, date_trunc).stable(),
-    function("date_trunc", &[TEXT, TIMESTAMPTZ, TEXT], TIMESTAMPTZ, date_trunc_at_zone).stable(),
+    function("date_trunc", &[TEXT, TIMESTAMPTZ, TEXT], TIMESTAMPTZ, date_trunc).stable(),
     function("extract", &[TEXT, DATE], NUMERIC, extract),
     function("extract", &[TEXT, INTERVAL], NUMERIC, extract),
     function("extract", &[TEXT, TIME], NUMERIC, extract),
@@ -57,7 +58,7 @@ pub(super) static FUNCTIONS: &[Function] = &[
         .names(&["hour", "min", "sec"]),
     function("make_timestamp", &[INT4, INT4, INT4, INT4, INT4, FLOAT8], TIMESTAMP, make_timestamp)
         .names(&["year", "month", "mday", "hour", "min", "sec"]),
-    function("make_timestamptz", &[INT4, INT4, INT4, INT4, INT4, FLOAT8], TIMESTAMPTZ, make_timestamp)
+    function("make_timestamptz", &[INT4, INT4, INT4, INT4, INT4, FLOAT8], TIMESTAMPTZ, make_timestamptz)
         .names(&["year", "month", "mday", "hour", "min", "sec"])
         .stable(),
     function(
@@ -85,6 +86,14 @@ fn moment(call: &Call<'_>, at: usize) -> i64 {
     match call.values.get(at) {
         Some(Value::Time(moment)) => *moment,
         _ => 0,
+    }
+}
+
+/// Returns the time of the session's zone at a moment with a zone, else the moment.
+fn local(call: &Call<'_>, at: usize) -> i64 {
+    match call.types[at] {
+        Type::TimestampTz => Zone::current().to_local(moment(call, at)),
+        _ => moment(call, at),
     }
 }
 
@@ -130,7 +139,8 @@ fn age(one: i64, other: i64) -> Result<Value> {
 }
 
 fn age_of_today(call: &Call<'_>) -> Result<Value> {
-    age(call.context.begun.div_euclid(DAY) * DAY, moment(call, 0))
+    let today = Zone::current().to_local(call.context.begun).div_euclid(DAY);
+    age(today * DAY, local(call, 0))
 }
 
 fn out_of_range_field(what: &str) -> SqlError {
@@ -167,7 +177,11 @@ fn make_timestamp(call: &Call<'_>) -> Result<Value> {
 }
 
 fn make_timestamptz(call: &Call<'_>) -> Result<Value> {
-    operators::time::from_zone(&[call.values[6].clone(), make_timestamp(call)?])
+    match (call.values.get(6), make_timestamp(call)?) {
+        (Some(zone), local) => operators::time::from_zone(&[zone.clone(), local]),
+        (None, Value::Time(local)) => Ok(Value::Time(Zone::current().to_moment(local)?)),
+        (None, _) => Ok(Value::Null),
+    }
 }
 
 fn make_interval(call: &Call<'_>) -> Result<Value> {
@@ -275,19 +289,20 @@ fn truncated(moment: i64, unit: &str) -> Result<i64> {
 }
 
 fn date_trunc(call: &Call<'_>) -> Result<Value> {
-    Ok(Value::Time(truncated(moment(call, 1), unit(call.text(0), call.types[1])?)?))
-}
-
-fn date_trunc_at_zone(call: &Call<'_>) -> Result<Value> {
-    let offset = time::offset_of_zone(call.text(2))? * SECOND;
-    let unit = unit(call.text(0), call.types[1])?;
-    let moment = moment(call, 1);
+    let (unit, moment) = (unit(call.text(0), call.types[1])?, moment(call, 1));
+    let zone = match call.types[1] {
+        _ if call.count() > 2 => Zone::of_value(call.text(2))?,
+        Type::TimestampTz => Zone::current(),
+        _ => Zone::UTC,
+    };
     if time::is_infinite(moment) {
         return Ok(Value::Time(moment));
     }
-    let local = time::checked_moment(i128::from(moment) + i128::from(offset))?;
-    let back = i128::from(truncated(local, unit)?) - i128::from(offset);
-    Ok(Value::Time(time::checked_moment(back)?))
+    let local = truncated(zone.to_local(moment), unit)?;
+    // The offset stays within a day.
+    let is_of_day = matches!(unit, "microseconds" | "milliseconds" | "second" | "minute" | "hour");
+    let east = if is_of_day { zone.offset_at(moment) } else { zone.offset_of_local(local) };
+    Ok(Value::Time(time::checked_moment(i128::from(local) - i128::from(east * SECOND))?))
 }
 
 fn truncated_span(call: &Call<'_>) -> Result<Value> {

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Result, SqlError, code},
-    types::{Interval, Value, time},
+    types::{Interval, Value, time, zone::Zone},
 };
 
 pub(super) fn date_and_days(date: &Value, days: &Value, sign: i64) -> Result<Value> {
@@ -29,6 +29,11 @@ pub(super) fn moment_and_span(moment: &Value, span: &Value, is_before: bool) -> 
         Value::Time(moment) => Ok(Value::Time(time::add(*moment, span)?)),
         _ => Ok(Value::Null),
     }
+}
+
+pub(super) fn zoned_moment_and_span(moment: &Value, span: &Value, is_before: bool) -> Result<Value> {
+    let (Value::Time(moment), Value::Interval(span)) = (moment, span) else { return Ok(Value::Null) };
+    Ok(Value::Time(time::add_zoned(*moment, if is_before { span.negative()? } else { *span })?))
 }
 
 pub(super) fn date_and_time(date: &Value, of_day: &Value) -> Result<Value> {
@@ -88,46 +93,45 @@ pub(super) fn negative(all: &[Value]) -> Result<Value> {
     Ok(Value::Interval(span.negative()?))
 }
 
-/// Converts a moment to that of a time zone, or from it: between moments with and without zones.
-pub(crate) fn at_zone(all: &[Value]) -> Result<Value> {
-    let (east, moment) = match all {
-        [Value::Text(zone), Value::Time(moment)] => (time::offset_of_zone(zone)?, *moment),
-        [Value::Interval(span), Value::Time(moment)] => {
-            if span.months != 0 || span.days != 0 {
-                let message = "interval time zone must not include months or days";
-                return Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
-            }
-            (span.microseconds / time::SECOND, *moment)
-        }
-        _ => return Ok(Value::Null),
-    };
+/// Returns the seconds in the east of UTC that a span means as a zone.
+pub(crate) fn offset_of_span(span: &Interval) -> Result<i64> {
+    if span.months != 0 || span.days != 0 {
+        let message = "interval time zone must not include months or days";
+        return Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
+    }
+    Ok(span.microseconds / time::SECOND)
+}
+
+/// Moves a moment that is not infinite.
+fn moved(moment: i64, east: i64) -> Result<i64> {
     match time::is_infinite(moment) {
-        true => Ok(Value::Time(moment)),
-        false => {
-            let moved = i128::from(moment) + i128::from(east) * i128::from(time::SECOND);
-            Ok(Value::Time(time::checked_moment(moved)?))
-        }
+        true => Ok(moment),
+        false => time::checked_moment(i128::from(moment) + i128::from(east) * i128::from(time::SECOND)),
     }
 }
 
-/// As [`at_zone`], from a moment without a zone.
+/// Converts a moment to the time of a zone.
+pub(crate) fn at_zone(all: &[Value]) -> Result<Value> {
+    Ok(match all {
+        [Value::Text(zone), Value::Time(moment)] => Value::Time(Zone::of_value(zone)?.to_local(*moment)),
+        [Value::Interval(span), Value::Time(moment)] => Value::Time(moved(*moment, offset_of_span(span)?)?),
+        _ => Value::Null,
+    })
+}
+
+/// Converts the time of a zone to a moment.
 pub(crate) fn from_zone(all: &[Value]) -> Result<Value> {
-    let zone = match &all[0] {
-        Value::Text(zone) => time::offset_of_zone(zone)?,
-        Value::Interval(_) => {
-            let [Value::Interval(span), moment] = all else { return Ok(Value::Null) };
-            return at_zone(&[Value::Interval(span.negative()?), moment.clone()]);
-        }
-        _ => return Ok(Value::Null),
-    };
-    let span = Interval { microseconds: -zone * time::SECOND, ..Interval::default() };
-    at_zone(&[Value::Interval(span), all[1].clone()])
+    Ok(match all {
+        [Value::Text(zone), Value::Time(local)] => Value::Time(Zone::of_value(zone)?.to_moment(*local)?),
+        [Value::Interval(span), Value::Time(local)] => Value::Time(moved(*local, -offset_of_span(span)?)?),
+        _ => Value::Null,
+    })
 }
 
 /// Gives a time of day another offset from UTC.
 pub(crate) fn zoned_at_zone(all: &[Value]) -> Result<Value> {
     let (east, packed) = match all {
-        [Value::Text(zone), Value::Time(packed)] => (time::offset_of_zone(zone)?, *packed),
+        [Value::Text(zone), Value::Time(packed)] => (Zone::of_value(zone)?.offset_at(time::now()), *packed),
         [Value::Interval(span), Value::Time(packed)] => (span.microseconds / time::SECOND, *packed),
         _ => return Ok(Value::Null),
     };

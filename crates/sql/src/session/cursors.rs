@@ -4,7 +4,7 @@ use sqlparser::ast;
 
 use super::{
     Session,
-    run::{Done, Tag},
+    run::{Done, Tag, plain},
 };
 use crate::{
     bind::{query::Query, select::ResultColumn},
@@ -83,7 +83,7 @@ impl Session<'_> {
         };
         let (columns, savepoints) = (query.columns.clone(), self.savepoints.len());
         self.cursors.insert(name.clone(), Cursor { columns, rows, is_held: *is_held, savepoints });
-        Ok(Done { tag: Tag::Plain("DECLARE CURSOR"), rows: None })
+        Ok(plain("DECLARE CURSOR"))
     }
 
     /// Returns the columns of a cursor.
@@ -121,13 +121,16 @@ impl Session<'_> {
     /// Ends the cursors of CLOSE.
     pub(super) fn close(&mut self, cursor: &ast::CloseCursor) -> Result<Done> {
         match cursor {
-            ast::CloseCursor::All => self.cursors.clear(),
+            ast::CloseCursor::All => {
+                self.cursors.clear();
+                return Ok(plain("CLOSE CURSOR ALL"));
+            }
             ast::CloseCursor::Specific { name } => {
                 let name = folded(name);
                 self.cursors.remove(&name).ok_or_else(|| undefined(&name))?;
             }
         }
-        Ok(Done { tag: Tag::Plain("CLOSE CURSOR"), rows: None })
+        Ok(plain("CLOSE CURSOR"))
     }
 
     /// Ends the cursors of a transaction.

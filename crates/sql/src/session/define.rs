@@ -149,6 +149,36 @@ impl Session<'_> {
         Ok(plain("COMMENT"))
     }
 
+    /// Runs DROP DATABASE.
+    async fn drop_database(&mut self, name: &ast::ObjectName, if_exists: bool) -> Result<Done> {
+        if self.is_explicit {
+            let message = "DROP DATABASE cannot run inside a transaction block";
+            return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+        }
+        for is_locked in [false, true] {
+            self.begin();
+            let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
+            by.begin_statement();
+            let mut run = Run::new(by, &self.context, &self.ranges, &self.temporary);
+            let mut roles = Roles { run: &mut run, place: self.catalog.place(), first: &self.first };
+            let (name, number) = roles.database_to_drop(name).await?;
+            match number {
+                // Another session may have dropped it before the lock was there.
+                Some(_) if is_locked => roles.drop_database(&name).await?,
+                Some(number) => self.locks.take_database(number, &name).await?,
+                None if if_exists => {
+                    self.tell(vec![format!("database \"{name}\" does not exist, skipping")]);
+                    break;
+                }
+                None => {
+                    let message = format!("database \"{name}\" does not exist");
+                    return Err(SqlError::new(code::INVALID_CATALOG_NAME, message));
+                }
+            }
+        }
+        Ok(plain("DROP DATABASE"))
+    }
+
     /// Runs SET CONSTRAINTS.
     pub(super) async fn set_constraints(
         &mut self,
@@ -295,6 +325,12 @@ impl Session<'_> {
             ["COMMENT" | "GRANT" | "REVOKE", ..] => words[0],
             _ => &both,
         })?;
+        if let ast::Statement::Drop { object_type: ast::ObjectType::Database, names, if_exists, .. } =
+            statement
+            && let [name] = &names[..]
+        {
+            return Box::pin(self.drop_database(name, *if_exists)).await;
+        }
         if makes_temporary(statement) {
             Box::pin(self.need_temporary()).await?;
         }

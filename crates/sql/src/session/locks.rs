@@ -22,6 +22,21 @@ const DEFINE_WAIT: Duration = Duration::from_secs(10);
 /// The longest wait for a transaction that changes the definition of a table that is to be used.
 const USE_WAIT: Duration = Duration::from_secs(60);
 
+/// The longest wait for the sessions of a database that is to go: as in PostgreSQL.
+const SESSIONS_WAIT: Duration = Duration::from_secs(5);
+
+/// Takes the lock of a database: its sessions share it, and DROP DATABASE has it alone.
+pub(crate) async fn lock_database(
+    manager: &LockManager,
+    database: u32,
+    mode: Mode,
+    limit: Duration,
+) -> std::result::Result<NodeLock, LockError> {
+    let name = format!("sql/database/{database}");
+    let name = Name::new(name.as_bytes()).expect("the name is short");
+    manager.session().ask(name, mode, Some(limit)).await
+}
+
 /// The strength of a lock on a table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum TableMode {
@@ -52,19 +67,32 @@ impl TableMode {
 /// The locks of a session's transaction.
 pub(super) struct TableLocks {
     manager: LockManager,
-    /// The owner of the locks: the transaction.
-    owner: NodeLockSession,
     held: BTreeMap<u64, (TableMode, NodeLock)>,
+    /// That of a database that goes.
+    database: Option<NodeLock>,
 }
 
 impl TableLocks {
     pub(super) fn new(manager: LockManager) -> Self {
-        let owner = manager.session();
-        Self { manager, owner, held: BTreeMap::new() }
+        Self { manager, held: BTreeMap::new(), database: None }
     }
 
     pub(super) fn manager(&self) -> &LockManager {
         &self.manager
+    }
+
+    /// Takes the lock of a database until the end of the transaction, if all its sessions end soon.
+    pub(super) async fn take_database(&mut self, database: u32, name: &str) -> Result<()> {
+        match lock_database(&self.manager, database, Mode::EX, SESSIONS_WAIT).await {
+            Ok(lock) => self.database = Some(lock),
+            Err(LockError::Refused(LockRefusal::NotGranted | LockRefusal::TimedOut)) => {
+                let message = format!("database \"{name}\" is being accessed by other users");
+                let detail = "There are other sessions using the database.";
+                return Err(SqlError::new(code::OBJECT_IN_USE, message).with_detail(detail));
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        Ok(())
     }
 
     /// Waits for the lock of a table. Returns false if the transaction has it.
@@ -73,6 +101,7 @@ impl TableLocks {
         table: u64,
         mode: TableMode,
         limit: Option<Duration>,
+        owner: &NodeLockSession,
         activity: &Activity,
     ) -> Result<bool> {
         match self.held.get(&table) {
@@ -85,28 +114,31 @@ impl TableLocks {
         let name = Name::new(&name).map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;
         let limit = limit.unwrap_or(mode.limit()).min(mode.limit());
         let _waits = activity.waits(format!("the lock of table {table}"));
-        let lock = self.owner.ask(name, mode.mode(), Some(limit)).await.map_err(failed)?;
+        let lock = owner.ask(name, mode.mode(), Some(limit)).await.map_err(|error| match error {
+            LockError::Refused(LockRefusal::TimedOut) => {
+                failed(error).with_detail("Other transactions use the table.")
+            }
+            error => failed(error),
+        })?;
         self.held.insert(table, (mode, lock));
         Ok(true)
     }
 
-    /// Gives all locks back: the transaction has ended.
-    pub(super) fn release(&mut self) {
-        if !self.held.is_empty() {
-            self.held.clear();
-            self.owner = self.manager.session();
-        }
+    /// Gives all locks back: the transaction has ended. Returns whether there was one.
+    pub(super) fn release(&mut self) -> bool {
+        self.database = None;
+        !std::mem::take(&mut self.held).is_empty()
     }
 }
 
-fn failed(error: LockError) -> SqlError {
+/// Returns the error of a statement that does not get a lock.
+pub(crate) fn failed(error: LockError) -> SqlError {
     match error {
         LockError::Refused(LockRefusal::Deadlock) => {
             SqlError::new(code::DEADLOCK_DETECTED, "deadlock detected")
         }
         LockError::Refused(LockRefusal::TimedOut) => {
             SqlError::new(code::LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
-                .with_detail("Other transactions use the table.")
         }
         LockError::Stopped => SqlError::new(code::ADMIN_SHUTDOWN, error.to_string()),
         LockError::Refused(_) => SqlError::new(code::SYSTEM_ERROR, error.to_string()),

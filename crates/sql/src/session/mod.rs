@@ -3,7 +3,7 @@
 mod copying;
 mod cursors;
 mod define;
-mod locks;
+pub(crate) mod locks;
 mod modes;
 mod prepared;
 mod run;
@@ -138,11 +138,13 @@ impl<'a> Session<'a> {
                 name => context.settings.borrow_mut().set(name, value)?,
             }
         }
+        context.settings.borrow_mut().end_transaction(true);
         activity.name(context.settings.borrow().show("application_name")?);
         let mut catalog = catalog;
         catalog.set_path(&context.settings.borrow().show("search_path")?);
         let default_modes = Modes::of(&context.settings.borrow())?;
         context.sequences.is_read_only.set(default_modes.is_read_only);
+        context.settings.borrow_mut().note_modes(default_modes.level, default_modes.is_read_only);
         let SessionParts { store, locks, ranges, first, temporary } = parts;
         Ok(Self {
             store,
@@ -257,7 +259,7 @@ impl<'a> Session<'a> {
             self.catalog.forget();
             self.context.constraints.end_transaction();
             self.context.sequences.made.borrow_mut().clear();
-            self.locks.release();
+            self.release_locks().await?;
             self.portals.clear();
             self.end_cursors(false);
         }
@@ -301,11 +303,24 @@ impl<'a> Session<'a> {
             }
             None => Ok(()),
         };
+        if self.context.settings.borrow_mut().end_transaction(commits && !is_failed) {
+            self.report_settings();
+        }
         self.set_modes(self.default_modes);
         self.context.sequences.made.borrow_mut().clear();
         // Behind the end of the transaction, so that others see it.
-        self.locks.release();
+        self.release_locks().await?;
         Ok(result?)
+    }
+
+    /// Gives back the locks of the transaction, which has ended.
+    async fn release_locks(&mut self) -> Result<()> {
+        let advisory = &self.context.advisory;
+        advisory.end(true).await?;
+        if self.locks.release() {
+            advisory.begin_owner();
+        }
+        Ok(())
     }
 
     /// Begins a transaction if there is none.
@@ -452,7 +467,11 @@ impl<'a> Session<'a> {
         if let Statement::Copy(copy) = &prepared.statement {
             return self.copy(copy).await.map(|()| None);
         }
-        let (plan, _) = self.plan(prepared).await?;
+        let (plan, types) = self.plan(prepared).await?;
+        if types.len() > values.len() {
+            let message = format!("there is no parameter ${}", values.len() + 1);
+            return Err(SqlError::new(code::UNDEFINED_PARAMETER, message));
+        }
         self.run_planned(&plan, values).await
     }
 
@@ -491,16 +510,16 @@ impl<'a> Session<'a> {
             Received::DescribeStatement(name) => {
                 let prepared = self.prepared(&name)?;
                 self.connection.out.parameter_types(&prepared.types);
-                self.describe(&prepared.columns, &[]);
+                self.describe(&prepared.columns, run::is_query(&prepared.statement), &[]);
             }
             Received::DescribePortal(name) => {
                 // A cursor is a portal, too.
                 if let Some(columns) = self.cursor_columns(&name) {
-                    self.describe(&columns, &[]);
+                    self.describe(&columns, true, &[]);
                 } else {
                     let portal = self.portals.get(&name).ok_or_else(|| no_portal(&name))?;
                     let (prepared, formats) = (portal.prepared.clone(), portal.formats.clone());
-                    self.describe(&prepared.columns, &formats);
+                    self.describe(&prepared.columns, run::is_query(&prepared.statement), &formats);
                 }
             }
             Received::Execute { portal, most } => {
@@ -545,9 +564,10 @@ impl<'a> Session<'a> {
         })
     }
 
-    fn describe(&mut self, columns: &[ResultColumn], formats: &[bool]) {
+    /// Describes the rows of a statement; those of a query may have no column.
+    fn describe(&mut self, columns: &[ResultColumn], is_query: bool, formats: &[bool]) {
         match columns {
-            [] => self.connection.out.empty(b'n'),
+            [] if !is_query => self.connection.out.empty(b'n'),
             columns => self.connection.out.columns(columns, formats),
         }
     }
@@ -686,7 +706,8 @@ impl<'a> Session<'a> {
         let mut is_new = false;
         for (table, mode) in tables {
             let limit = self.context.settings.borrow().time(Time::Lock);
-            if !self.locks.take(*table, *mode, limit, self.activity).await? {
+            let owner = self.context.advisory.owner()?;
+            if !self.locks.take(*table, *mode, limit, &owner, self.activity).await? {
                 continue;
             }
             is_new = true;

@@ -7,7 +7,7 @@ use super::{Session, settings::Settings};
 use crate::error::{Result, SqlError};
 
 /// The modes of a transaction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Modes {
     pub(super) isolation: Isolation,
     /// The isolation as the client named it.
@@ -65,6 +65,9 @@ impl Modes {
 
 impl Session<'_> {
     pub(super) fn set_modes(&mut self, modes: Modes) {
+        if modes != self.modes {
+            self.context.settings.borrow_mut().note_modes(modes.level, modes.is_read_only);
+        }
         self.modes = modes;
         self.context.sequences.is_read_only.set(modes.is_read_only);
     }

@@ -8,7 +8,7 @@ use sqlparser::ast;
 use super::{Session, cursors::Declared, locks::TableMode, modes::Modes, no_transaction, settings::Settings};
 use crate::{
     bind::{
-        Around, Parameters,
+        self, Around, Parameters,
         from::{Relation, Source},
         query::{self, Query, QueryBody},
         select::{self, ResultColumn},
@@ -17,10 +17,12 @@ use crate::{
     dml::{self, Change, ChangeKind, Targets},
     error::{Result, SqlError, code},
     exec::{self, Run},
+    expr::Expr,
+    operators::time::offset_of_span,
     parse::{Statement, folded, relation},
     sequences::Set,
     spool::Rows,
-    types::{Type, Value, time},
+    types::{Type, Value, time, zone},
 };
 
 /// A statement that is ready to run, with the tables that it needs, and how.
@@ -98,6 +100,16 @@ pub(super) fn ends_transaction(statement: &Statement) -> bool {
     match statement {
         Statement::Sql(statement) => {
             matches!(**statement, ast::Statement::Commit { .. } | ast::Statement::Rollback { .. })
+        }
+        _ => false,
+    }
+}
+
+/// Returns true for queries, which have rows for the client.
+pub(super) fn is_query(statement: &Statement) -> bool {
+    match statement {
+        Statement::Sql(statement) => {
+            matches!(&**statement, ast::Statement::Query(query) if !dml::is_change(query))
         }
         _ => false,
     }
@@ -318,6 +330,9 @@ impl Session<'_> {
         let sets = self.context.sequences.end_statement();
         self.context.definitions.end_statement();
         self.context.answers.end_statement();
+        for warning in self.context.advisory.end_statement() {
+            self.notice("01000", "WARNING", warning);
+        }
         if done.is_ok()
             && let Err(error) = self.set_sequences(sets).await
         {
@@ -330,13 +345,15 @@ impl Session<'_> {
     }
 
     /// Tells the client, and lists of sessions, of the settings that a statement has changed.
-    fn report_settings(&mut self) {
+    pub(super) fn report_settings(&mut self) {
         let mut settings = self.context.settings.borrow_mut();
         for name in settings.take_changed() {
             let Ok(value) = settings.show(name) else { continue };
             match name {
                 "application_name" => self.activity.name(value.clone()),
                 "search_path" => self.catalog.set_path(&value),
+                // Literals of some plans were read in the zone before.
+                "timezone" => self.shapes.clear(),
                 "default_transaction_isolation" | "default_transaction_read_only" => {
                     self.default_modes = Modes::of(&settings).unwrap_or(self.default_modes);
                 }
@@ -433,7 +450,9 @@ impl Session<'_> {
             let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
             let table = self.catalog.table_for(by, &name, right).await?;
             if lock.nowait {
-                let taken = self.locks.take(table.id, mode, Some(Duration::ZERO), self.activity).await;
+                let owner = self.context.advisory.owner()?;
+                let taken =
+                    self.locks.take(table.id, mode, Some(Duration::ZERO), &owner, self.activity).await;
                 taken.map_err(|error| match error.code {
                     code::LOCK_NOT_AVAILABLE => {
                         let message = format!("could not obtain lock on relation \"{}\"", table.name);
@@ -546,14 +565,12 @@ impl Session<'_> {
             ast::Statement::Fetch { name, direction, into: None, .. } => self.fetch(name, direction),
             ast::Statement::Close { cursor } => self.close(cursor),
             ast::Statement::Lock(lock) => self.lock_tables(lock).await,
+            // There is no LISTEN.
+            ast::Statement::UNLISTEN { .. } => Ok(plain("UNLISTEN")),
             ast::Statement::Set(set) => self.set(set),
             ast::Statement::ShowVariable { variable } => {
                 let name = shown_name(variable);
-                let value = match name.as_str() {
-                    "transaction_isolation" => self.modes.level.to_owned(),
-                    "transaction_read_only" => if self.modes.is_read_only { "on" } else { "off" }.to_owned(),
-                    name => self.context.settings.borrow().show(name)?,
-                };
+                let value = self.context.settings.borrow().show(&name)?;
                 let columns = vec![ResultColumn { name, of: Type::Text }];
                 Ok(Done {
                     tag: Tag::Plain("SHOW"),
@@ -581,6 +598,7 @@ impl Session<'_> {
                     return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
                 }
                 Box::pin(self.end_temporary()).await;
+                self.context.advisory.end(false).await?;
                 self.context.settings.borrow_mut().reset(None)?;
                 self.statements.clear();
                 self.cursors.clear();
@@ -622,14 +640,24 @@ impl Session<'_> {
         })
     }
 
+    /// Warns of SET LOCAL without a transaction, which ends at once.
+    fn is_local(&mut self, is_local: bool) -> bool {
+        if is_local && !self.is_explicit {
+            let message = "SET LOCAL can only be used in transaction blocks".into();
+            self.notice(code::NO_ACTIVE_TRANSACTION, "WARNING", message);
+        }
+        is_local
+    }
+
     fn set(&mut self, set: &ast::Set) -> Result<Done> {
         match set {
             ast::Set::SingleAssignment {
-                scope: None | Some(ast::ContextModifier::Session),
+                scope: scope @ (None | Some(ast::ContextModifier::Session | ast::ContextModifier::Local)),
                 hivevar: false,
                 variable,
                 values,
             } => {
+                let is_local = self.is_local(*scope == Some(ast::ContextModifier::Local));
                 let name = variable.to_string();
                 let value: Vec<String> = values
                     .iter()
@@ -645,7 +673,7 @@ impl Session<'_> {
                     value if value.eq_ignore_ascii_case("default") => {
                         self.context.settings.borrow_mut().reset(Some(&name))?
                     }
-                    value => self.context.settings.borrow_mut().set(&name, &value)?,
+                    value => self.context.settings.borrow_mut().set_for(&name, &value, is_local)?,
                 }
                 Ok(plain("SET"))
             }
@@ -679,8 +707,20 @@ impl Session<'_> {
                 self.begin();
                 Ok(plain("SET"))
             }
-            ast::Set::SetTimeZone { local: false, value } => {
-                self.context.settings.borrow_mut().set("timezone", value.to_string().trim_matches('\''))?;
+            ast::Set::SetTimeZone { local, value } => {
+                let is_local = self.is_local(*local);
+                let mut settings = self.context.settings.borrow_mut();
+                let text = match value {
+                    ast::Expr::Interval(literal) => match bind::operators::interval(literal)?.0 {
+                        Expr::Value(Value::Interval(span)) => zone::posix_name(offset_of_span(&span)?),
+                        _ => return Err(SqlError::unsupported(value)),
+                    },
+                    other => other.to_string().trim_matches('\'').to_owned(),
+                };
+                match text.to_ascii_lowercase().as_str() {
+                    "default" | "local" => settings.reset(Some("timezone"))?,
+                    _ => settings.set_for("timezone", &text, is_local)?,
+                }
                 Ok(plain("SET"))
             }
             ast::Set::SetNames { charset_name, collation_name: None } => {
@@ -694,9 +734,10 @@ impl Session<'_> {
 
 fn shown_name(variable: &[ast::Ident]) -> String {
     let words: Vec<String> = variable.iter().map(folded).collect();
-    match words.join(" ").as_str() {
+    let name = match words.join(" ").as_str() {
         "transaction isolation level" => "transaction_isolation".into(),
         "time zone" => "timezone".into(),
         name => name.replace(' ', "."),
-    }
+    };
+    Settings::reported_name(&name).map_or(name, str::to_owned)
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::error::{Result, SqlError, code};
+use crate::{
+    error::{Result, SqlError, code},
+    types::zone::Zone,
+};
 
 /// A setting that ends what takes too long.
 #[derive(Clone, Copy)]
@@ -26,13 +29,16 @@ const CHANGEABLE: &[(&str, &str)] = &[
     ("datestyle", "ISO, MDY"),
     ("default_table_access_method", "heap"),
     ("default_tablespace", ""),
+    ("default_transaction_deferrable", "off"),
     ("default_transaction_isolation", "read committed"),
     ("default_transaction_read_only", "off"),
+    ("escape_string_warning", "on"),
     ("extra_float_digits", "1"),
     ("idle_in_transaction_session_timeout", "0"),
     ("idle_session_timeout", "0"),
     ("intervalstyle", "postgres"),
     ("lock_timeout", "0"),
+    ("password_encryption", "scram-sha-256"),
     ("quote_all_identifiers", "off"),
     ("row_security", "on"),
     ("search_path", "\"$user\", public"),
@@ -44,12 +50,20 @@ const CHANGEABLE: &[(&str, &str)] = &[
     ("xmloption", "content"),
 ];
 
+/// The settings that statements about transactions change.
+const OF_TRANSACTION: &[(&str, &str)] = &[
+    ("transaction_deferrable", "off"),
+    ("transaction_isolation", "read committed"),
+    ("transaction_read_only", "off"),
+];
+
 /// The settings that clients may see.
 const FIXED: &[(&str, &str)] = &[
     ("in_hot_standby", "off"),
     ("integer_datetimes", "on"),
     ("is_superuser", "on"),
     ("max_identifier_length", "63"),
+    ("max_prepared_transactions", "0"),
     ("server_encoding", "UTF8"),
     ("server_version", "15.0"),
     ("server_version_num", "150000"),
@@ -78,28 +92,111 @@ pub(crate) struct Settings {
     times: [Option<Duration>; TIMES.len()],
     /// The names of those that were set, until the client is told.
     changed: Vec<&'static str>,
+    /// Those that the transaction has set.
+    of_transaction: Vec<SetInTransaction>,
 }
 
-/// Returns a time from its text: a number of milliseconds, or with a unit.
-fn duration(text: &str) -> Option<Duration> {
-    let digits = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().ok()?;
+/// A setting that a transaction has set.
+#[derive(Debug)]
+struct SetInTransaction {
+    name: &'static str,
+    /// Its value after a rollback, and after a commit.
+    before: String,
+    after: String,
+}
+
+/// The units of times, in milliseconds.
+const UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)];
+
+/// Returns a number of milliseconds from its text: a number of them, or with a unit.
+fn milliseconds(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().ok()?;
     let unit = match text[digits..].trim() {
-        "" | "ms" => 1,
-        "s" => 1000,
-        "min" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
+        "" => 1.0,
+        "us" => 0.001,
+        unit => UNITS.iter().find(|(name, _)| *name == unit)?.1 as f64,
     };
-    number.checked_mul(unit).map(Duration::from_millis)
+    let milliseconds = (number * unit).round_ties_even();
+    (milliseconds <= f64::from(i32::MAX)).then_some(milliseconds as u64)
+}
+
+/// Returns a time with the largest unit that leaves a whole number.
+fn print_milliseconds(time: u64) -> String {
+    let fits = |(_, size): &&(&str, u64)| time.is_multiple_of(*size);
+    match UNITS.iter().find(fits) {
+        Some((unit, size)) if time > 0 => format!("{}{unit}", time / size),
+        _ => "0".to_owned(),
+    }
 }
 
 /// Returns a boolean from its text.
 fn boolean(text: &str) -> Option<bool> {
     match text {
-        "on" | "true" | "yes" | "1" => Some(true),
-        "off" | "false" | "no" | "0" => Some(false),
+        "on" | "true" | "yes" | "1" | "t" | "y" => Some(true),
+        "off" | "false" | "no" | "0" | "f" | "n" => Some(false),
         _ => None,
+    }
+}
+
+/// Returns a value of a setting in the form in which it is shown.
+fn canonical(known: &str, value: &str) -> Result<String> {
+    let name = if known == "timezone" { "TimeZone" } else { known };
+    let invalid = || {
+        let message = format!("invalid value for parameter \"{name}\": \"{value}\"");
+        SqlError::new(code::INVALID_PARAMETER_VALUE, message)
+    };
+    let plain = value.to_ascii_lowercase();
+    let is_supported = match known {
+        "client_encoding" => {
+            let letters: String = plain.chars().filter(char::is_ascii_alphanumeric).collect();
+            if matches!(letters.as_str(), "utf8" | "unicode") {
+                return Ok("UTF8".to_owned());
+            }
+            false
+        }
+        "timezone" => return Zone::of_setting(value).map(|(_, name)| name).ok_or_else(invalid),
+        known if TIMES.contains(&known) => {
+            return milliseconds(value).map(print_milliseconds).ok_or_else(invalid);
+        }
+        // Nothing depends on most of these here.
+        "check_function_bodies"
+        | "default_transaction_deferrable"
+        | "default_transaction_read_only"
+        | "escape_string_warning"
+        | "quote_all_identifiers"
+        | "row_security"
+        | "standard_conforming_strings"
+        | "synchronize_seqscans" => {
+            let is_on = boolean(&plain).ok_or_else(invalid)?;
+            let only = match known {
+                "standard_conforming_strings" => Some(true),
+                "quote_all_identifiers" => Some(false),
+                _ => None,
+            };
+            if only.is_none_or(|only| only == is_on) {
+                return Ok(if is_on { "on" } else { "off" }.to_owned());
+            }
+            false
+        }
+        "datestyle" => plain.starts_with("iso"),
+        "intervalstyle" => plain == "postgres",
+        "default_transaction_isolation" => {
+            matches!(plain.as_str(), "read committed" | "read uncommitted" | "repeatable read")
+        }
+        "idle_session_timeout" | "transaction_timeout" => milliseconds(&plain) == Some(0),
+        "bytea_output" => plain == "hex",
+        "default_table_access_method" => plain == "heap",
+        "default_tablespace" => plain.is_empty(),
+        "password_encryption" => plain == "scram-sha-256",
+        "xmloption" => matches!(plain.as_str(), "content" | "document"),
+        _ => true,
+    };
+    match is_supported {
+        true => Ok(value.to_owned()),
+        false => Err(SqlError::unsupported(format!("the value \"{value}\" of {known}"))),
     }
 }
 
@@ -107,15 +204,44 @@ impl Settings {
     /// Returns the settings of a new session.
     pub(crate) fn new(is_superuser: bool) -> Self {
         let role = ("is_superuser", if is_superuser { "on" } else { "off" });
-        let all = CHANGEABLE.iter().chain([&role]);
+        let all = CHANGEABLE.iter().chain(OF_TRANSACTION).chain([&role]);
         let values = all.map(|(name, value)| (*name, (*value).to_owned())).collect();
-        Self { values, times: Default::default(), changed: Vec::new() }
+        Self { values, times: Default::default(), changed: Vec::new(), of_transaction: Vec::new() }
     }
 
-    fn change(&mut self, name: &'static str, value: &str) {
+    /// Changes a value, until the end of the transaction if it `is_local`.
+    fn change(&mut self, name: &'static str, value: &str, is_local: bool) {
+        let before = self.values.get(name).cloned().unwrap_or_default();
+        let at = self.of_transaction.iter().position(|set| set.name == name).unwrap_or_else(|| {
+            self.of_transaction.push(SetInTransaction { name, after: before.clone(), before });
+            self.of_transaction.len() - 1
+        });
+        if !is_local {
+            self.of_transaction[at].after = value.to_owned();
+        }
+        self.apply(name, value);
+    }
+
+    /// Ends a transaction. Returns whether a value is another one now.
+    pub(crate) fn end_transaction(&mut self, commits: bool) -> bool {
+        for SetInTransaction { name, before, after } in std::mem::take(&mut self.of_transaction) {
+            let value = if commits { after } else { before };
+            if self.values.get(name) != Some(&value) {
+                self.apply(name, &value);
+            }
+        }
+        !self.changed.is_empty()
+    }
+
+    fn apply(&mut self, name: &'static str, value: &str) {
         self.values.insert(name, value.to_owned());
         if let Some(at) = TIMES.iter().position(|time| *time == name) {
-            self.times[at] = duration(&value.to_ascii_lowercase()).filter(|time| !time.is_zero());
+            self.times[at] = milliseconds(value).filter(|time| *time > 0).map(Duration::from_millis);
+        }
+        if name == "timezone"
+            && let Some((zone, _)) = Zone::of_setting(value)
+        {
+            zone.make_current();
         }
         self.changed.push(name);
     }
@@ -132,7 +258,15 @@ impl Settings {
 
     /// Sets a value.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        self.set_for(name, value, false)
+    }
+
+    /// Sets a value, until the end of the transaction if it `is_local`.
+    pub(crate) fn set_for(&mut self, name: &str, value: &str, is_local: bool) -> Result<()> {
         let lower = name.to_ascii_lowercase();
+        if OF_TRANSACTION.iter().any(|(known, _)| *known == lower) {
+            return Err(SqlError::unsupported(format!("SET {lower}")));
+        }
         if FIXED.iter().any(|(fixed, _)| *fixed == lower) {
             let message = format!("parameter \"{name}\" cannot be changed");
             return Err(SqlError::new("55P02", message));
@@ -140,50 +274,30 @@ impl Settings {
         let Some((known, _)) = CHANGEABLE.iter().find(|(known, _)| *known == lower) else {
             return Err(Self::unknown(name));
         };
-        let plain = value.to_ascii_lowercase();
-        let is_valid = match *known {
-            "client_encoding" => matches!(plain.as_str(), "utf8" | "utf-8" | "unicode"),
-            "datestyle" => plain.starts_with("iso"),
-            "timezone" => matches!(plain.as_str(), "utc" | "gmt" | "etc/utc" | "default"),
-            "standard_conforming_strings" => matches!(plain.as_str(), "on" | "true" | "1" | "yes"),
-            "intervalstyle" => plain == "postgres",
-            known if TIMES.contains(&known) => duration(&plain).is_some(),
-            "default_transaction_isolation" => {
-                matches!(plain.as_str(), "read committed" | "read uncommitted" | "repeatable read")
-            }
-            // Nothing depends on these here.
-            "check_function_bodies" | "row_security" | "synchronize_seqscans" => boolean(&plain).is_some(),
-            "default_transaction_read_only" => boolean(&plain).is_some(),
-            "quote_all_identifiers" => boolean(&plain) == Some(false),
-            "idle_session_timeout" | "transaction_timeout" => {
-                duration(&plain).is_some_and(|time| time.is_zero())
-            }
-            "bytea_output" => plain == "hex",
-            "default_table_access_method" => plain == "heap",
-            "default_tablespace" => plain.is_empty(),
-            "xmloption" => matches!(plain.as_str(), "content" | "document"),
-            _ => true,
-        };
-        if !is_valid {
-            return Err(SqlError::unsupported(format!("the value \"{value}\" of {known}")));
-        }
-        self.change(known, value);
+        self.change(known, &canonical(known, value)?, is_local);
         Ok(())
+    }
+
+    /// Notes the modes of the transaction that runs.
+    pub(crate) fn note_modes(&mut self, level: &str, is_read_only: bool) {
+        self.values.insert("transaction_isolation", level.to_owned());
+        self.values.insert("transaction_read_only", if is_read_only { "on" } else { "off" }.to_owned());
     }
 
     /// Sets a value to its first one; all of them without a name.
     pub(crate) fn reset(&mut self, name: Option<&str>) -> Result<()> {
         let Some(name) = name else {
-            let mut new = Self::new(self.show("is_superuser")? == "on");
-            let is_other = |name: &&str| self.values.get(name) != new.values.get(name);
-            new.changed = self.values.keys().copied().filter(is_other).collect();
-            *self = new;
+            for (name, first) in CHANGEABLE {
+                if self.values.get(name).is_some_and(|value| value != first) {
+                    self.change(name, first, false);
+                }
+            }
             return Ok(());
         };
         let lower = name.to_ascii_lowercase();
         let (known, first) =
             CHANGEABLE.iter().find(|(known, _)| *known == lower).ok_or_else(|| Self::unknown(name))?;
-        self.change(known, first);
+        self.change(known, first, false);
         Ok(())
     }
 
@@ -204,7 +318,7 @@ impl Settings {
     /// Returns all settings with their values and first values.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, String, &'static str, bool)> {
         let changeable = CHANGEABLE.iter().map(|(name, first)| (*name, *first, true));
-        let fixed = FIXED.iter().map(|(name, first)| (*name, *first, false));
+        let fixed = FIXED.iter().chain(OF_TRANSACTION).map(|(name, first)| (*name, *first, false));
         let shown = |(name, first, can_change)| Some((name, self.show(name).ok()?, first, can_change));
         changeable.chain(fixed).filter_map(shown)
     }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     catalog::{Grant, Privilege},
     functions::Context,
-    types::Value,
+    types::{Interval, Value, time::SECOND, zone::Zone},
 };
 
 /// PostgreSQL's number of the encoding UTF8.
@@ -62,6 +62,18 @@ pub(super) fn settings(_: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
         row![name, value, kind, source, first, first]
     };
     context.settings.borrow().all().map(row).collect()
+}
+
+/// Makes the rows of `pg_timezone_names`.
+pub(super) fn zones(_: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
+    let row = |name: String| {
+        let (zone, _) = Zone::named(&name)?;
+        let (abbreviation, is_summer) = zone.abbreviation(context.begun);
+        let microseconds = zone.offset_at(context.begun) * SECOND;
+        let offset = Value::Interval(Interval { microseconds, ..Interval::default() });
+        Some(row![name, abbreviation, offset, is_summer])
+    };
+    Zone::names().filter_map(row).collect()
 }
 
 /// Makes the rows of `pg_database`.

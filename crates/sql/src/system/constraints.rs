@@ -3,7 +3,7 @@
 use super::{
     Snapshot, classes,
     rows::{list, row},
-    snapshot::KeyPart,
+    snapshot::{KeyPart, RelationOf},
 };
 use crate::{
     catalog::{Action, Check, ForeignKey, Table},
@@ -43,49 +43,51 @@ pub(crate) enum ConstraintOf<'a> {
 
 /// Returns the constraints of all tables.
 pub(crate) fn all(snapshot: &Snapshot) -> Vec<Constraint<'_>> {
+    classes::tables(snapshot).flat_map(|(oid, table)| of_table(snapshot, oid, table)).collect()
+}
+
+/// Returns the constraint with a number.
+pub(crate) fn find(snapshot: &Snapshot, oid: u32) -> Option<Constraint<'_>> {
+    let relation = snapshot.relation(snapshot.table_of_constraint(oid)?)?;
+    let RelationOf::Table(table) = &relation.of else { return None };
+    of_table(snapshot, relation.oid, table).into_iter().find(|of| of.oid == oid)
+}
+
+fn of_table<'a>(snapshot: &'a Snapshot, oid: u32, table: &'a Table) -> Vec<Constraint<'a>> {
     let mut found = Vec::new();
-    for key in snapshot.keys().filter(|key| key.is_constraint()) {
-        let column = |part: &KeyPart<'_>| part.number().checked_sub(1);
-        let unique = key.table.indexes.iter().find(|index| index.name == key.name);
-        let comment = match &key.table.primary {
-            Some(primary) if key.is_primary() => primary.constraint_comment.as_deref(),
-            _ => unique.and_then(|index| index.constraint_comment.as_deref()),
-        };
-        found.push(Constraint {
-            oid: snapshot.constraint_oid(key.table_oid, key.name),
-            name: key.name,
-            schema: snapshot.relation(key.oid).map_or(0, |index| index.schema),
-            table_oid: key.table_oid,
-            table: key.table,
-            columns: key.parts.iter().filter_map(column).collect(),
-            index: key.oid,
-            of: if key.is_primary() { ConstraintOf::Primary } else { ConstraintOf::Unique },
-            comment,
-        });
-    }
-    for (oid, table) in classes::tables(snapshot) {
-        let schema = snapshot.relation(oid).map_or(0, |table| table.schema);
-        let constraint = |name, columns: &[usize], index, of, comment| Constraint {
-            oid: snapshot.constraint_oid(oid, name),
+    let schema = snapshot.relation(oid).map_or(0, |table| table.schema);
+    let constraint = |name, columns: Vec<usize>, index, of, comment| {
+        let oid_of_constraint = snapshot.constraint_oid(oid, name);
+        Constraint {
+            oid: oid_of_constraint,
             name,
             schema,
             table_oid: oid,
             table,
-            columns: columns.to_vec(),
+            columns,
             index,
             of,
             comment,
+        }
+    };
+    for key in snapshot.keys_of(oid).into_iter().filter(|key| key.is_constraint()) {
+        let (of, comment) = match (&table.primary, key.index) {
+            (_, Some(index)) => (ConstraintOf::Unique, index.constraint_comment.as_deref()),
+            (Some(primary), None) => (ConstraintOf::Primary, primary.constraint_comment.as_deref()),
+            (None, None) => continue,
         };
-        for check in &table.checks {
-            let of = ConstraintOf::Check(check);
-            found.push(constraint(&check.name, &check.columns, 0, of, check.comment.as_deref()));
-        }
-        for key in &table.foreign_keys {
-            let Some((other_oid, other)) = snapshot.table(&key.table) else { continue };
-            let index = snapshot.unique_key(other_oid, &key.referenced);
-            let of = ConstraintOf::Foreign(key, other_oid, other);
-            found.push(constraint(&key.name, &key.columns, index, of, key.comment.as_deref()));
-        }
+        let columns = key.parts.iter().filter_map(|part| part.number().checked_sub(1)).collect();
+        found.push(constraint(key.name, columns, key.oid, of, comment));
+    }
+    for check in &table.checks {
+        let of = ConstraintOf::Check(check);
+        found.push(constraint(&check.name, check.columns.clone(), 0, of, check.comment.as_deref()));
+    }
+    for key in &table.foreign_keys {
+        let Some((other_oid, other)) = snapshot.table(&key.table) else { continue };
+        let index = snapshot.unique_key(other_oid, &key.referenced);
+        let of = ConstraintOf::Foreign(key, other_oid, other);
+        found.push(constraint(&key.name, key.columns.clone(), index, of, key.comment.as_deref()));
     }
     found
 }

@@ -183,11 +183,10 @@ fn encoding_to_char(call: &Call<'_>) -> Result<Value> {
 
 fn constraint_definition(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
-    let all = constraints::all(&snapshot);
-    let found = all.iter().find(|of| of.oid == oid(call));
+    let found = constraints::find(&snapshot, oid(call));
     let path = snapshot.path(call.context);
     let is_pretty = call.count() > 1 && call.bool(1);
-    ok(found.map(|of| describe::constraint(&snapshot, &path, of, is_pretty)))
+    ok(found.map(|of| describe::constraint(&snapshot, &path, &of, is_pretty)))
 }
 
 fn index_definition(call: &Call<'_>) -> Result<Value> {

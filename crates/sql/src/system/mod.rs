@@ -31,7 +31,7 @@ mod types;
 pub(crate) use self::{
     classes::SEQUENCE_COLUMNS,
     describe::{KEYWORDS, keywords},
-    names::{cast, number_of},
+    names::{cast, number_of, sequence},
     relations::{SystemTable, find_table, find_view},
     snapshot::{Definitions, Snapshot},
     types::category,

@@ -1,10 +1,13 @@
 //! Types whose values are numbers of objects and are shown as names: `regclass`, `regtype`,
 //! `regproc`, `regnamespace`, `regrole`.
 
-use super::{describe, procedures, types};
+use std::rc::Rc;
+
+use super::{describe, procedures, snapshot::RelationOf, types};
 use crate::{
     error::{Result, SqlError, code},
     functions::{Context, names::quoted_name},
+    sequences::Sequence,
     types::{Type, Value},
 };
 
@@ -56,6 +59,27 @@ fn identifier_of(name: &str, of: Type, context: &Context) -> Result<i64> {
 /// Returns the number of the object with a name.
 pub(crate) fn number_of(context: &Context, name: &str, of: Type) -> Result<u32> {
     find(context, name, of)?.ok_or_else(|| undefined(name, of))
+}
+
+/// Returns the sequence with a number, which the role may use.
+pub(crate) fn sequence(context: &Context, number: i64) -> Result<Rc<Sequence>> {
+    let snapshot = context.definitions.get()?;
+    let relation = u32::try_from(number).ok().and_then(|number| snapshot.relation(number));
+    match relation.map(|relation| &relation.of) {
+        Some(RelationOf::Sequence(sequence)) => {
+            context.place.check_sequence(sequence)?;
+            Ok(Rc::new(sequence.clone()))
+        }
+        Some(_) => {
+            let name = relation.map_or("", |relation| &relation.name);
+            let message = format!("\"{name}\" is not a sequence");
+            Err(SqlError::new(code::WRONG_OBJECT_TYPE, message))
+        }
+        None => {
+            let message = format!("could not open relation with OID {number}");
+            Err(SqlError::new(code::UNDEFINED_TABLE, message))
+        }
+    }
 }
 
 /// Returns the number of the object with a name, if there is one.

@@ -53,6 +53,7 @@ pub(crate) struct Snapshot {
     /// The numbers of constraints by table and name, of defaults by table and column, and of the
     /// rules of views with the column 0.
     constraints: HashMap<(u32, String), u32>,
+    tables_of_constraints: HashMap<u32, u32>,
     defaults: HashMap<(u32, usize), u32>,
     /// Collected when the first one is asked for.
     pub(super) comments: OnceCell<CommentsByObject>,
@@ -301,6 +302,7 @@ impl Snapshot {
         for name in constraint_names(table) {
             let number = self.numbers.of_name("constraint", table.id, name);
             self.constraints.insert((oid, name.to_owned()), number);
+            self.tables_of_constraints.insert(number, oid);
         }
         for (column, number) in table.columns.iter().zip(1..) {
             if column.default.is_some() || column.generated.is_some() {
@@ -410,12 +412,11 @@ impl Snapshot {
     /// Returns the number of the unique index of a table with these columns, 0 if there is none.
     pub(crate) fn unique_key(&self, table: u32, columns: &[usize]) -> u32 {
         let fits = |key: &Key<'_>| {
-            key.table_oid == table
-                && key.is_unique()
+            key.is_unique()
                 && key.parts.len() == columns.len()
                 && columns.iter().all(|at| key.parts.iter().any(|part| part.number() == at + 1))
         };
-        self.keys().find(fits).map_or(0, |key| key.oid)
+        self.keys_of(table).into_iter().find(fits).map_or(0, |key| key.oid)
     }
 
     /// Returns the numbers of the schemas in which the session looks for a name without schema.
@@ -447,6 +448,11 @@ impl Snapshot {
         self.constraints.get(&(table, name.to_owned())).copied().unwrap_or_default()
     }
 
+    /// Returns the number of the table that has a constraint.
+    pub(crate) fn table_of_constraint(&self, oid: u32) -> Option<u32> {
+        self.tables_of_constraints.get(&oid).copied()
+    }
+
     /// Returns the number of the default of a column, counted from 1.
     pub(crate) fn default_oid(&self, table: u32, column: usize) -> u32 {
         self.defaults.get(&(table, column)).copied().unwrap_or_default()
@@ -455,6 +461,16 @@ impl Snapshot {
     /// Returns all indexes and primary keys.
     pub(crate) fn keys(&self) -> impl Iterator<Item = Key<'_>> {
         self.relations.iter().filter_map(Relation::key)
+    }
+
+    /// Returns the primary key and the indexes of a table.
+    pub(crate) fn keys_of(&self, table: u32) -> Vec<Key<'_>> {
+        let Some(Relation { schema, of: RelationOf::Table(table), .. }) = self.relation(table) else {
+            return Vec::new();
+        };
+        let primary = table.primary.iter().map(|key| &key.name);
+        let names = primary.chain(table.indexes.iter().map(|index| &index.name));
+        names.filter_map(|name| self.find(*schema, name)?.key()).collect()
     }
 }
 

@@ -100,6 +100,7 @@ fn fits(value: &Value, of: Type) -> bool {
         Value::Bool(_) => of == Type::Bool,
         Value::Int(_) => of.is_integer() || of == Type::Oid || of.is_reg(),
         Value::Float(_) => of.is_float(),
+        Value::Interval(_) => of == Type::Interval,
         Value::Text(_) => of.is_text() || of == Type::OneByte,
         Value::Array(array) => {
             let element = of.element();
@@ -151,9 +152,9 @@ fn definitions_are_shown_as_postgresql_shows_them() {
         [
             "PRIMARY KEY (a)",
             "UNIQUE (b)",
+            "CHECK ((a > 0))",
             "PRIMARY KEY (a)",
             "UNIQUE (b)",
-            "CHECK ((a > 0))",
             "CHECK ((a > 0))",
             "FOREIGN KEY (b) REFERENCES t1(b) ON DELETE CASCADE DEFERRABLE"
         ]

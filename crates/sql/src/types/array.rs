@@ -5,6 +5,9 @@ use std::cmp::Ordering;
 use super::{Type, Value, text};
 use crate::error::{Result, SqlError, code};
 
+/// The characters that count as white space between elements.
+const SPACES: [char; 6] = [' ', '\t', '\n', '\r', '\x0b', '\x0c'];
+
 /// The most dimensions of an array.
 pub(crate) const MOST_DIMENSIONS: usize = 6;
 
@@ -173,7 +176,7 @@ pub(crate) fn parse(text: &str, of: Type) -> Result<Array> {
     }
     let mut reader = ArrayReader {
         text,
-        rest: text.trim_start(),
+        rest: text.trim_start_matches(SPACES),
         element,
         counts: Vec::new(),
         leaf: None,
@@ -184,7 +187,7 @@ pub(crate) fn parse(text: &str, of: Type) -> Result<Array> {
         return Err(reader.malformed());
     }
     reader.level(0)?;
-    if !reader.rest.trim_start().is_empty() {
+    if !reader.rest.trim_start_matches(SPACES).is_empty() {
         return Err(reader.malformed());
     }
     let ArrayReader { counts, values, .. } = reader;
@@ -227,7 +230,7 @@ impl ArrayReader<'_> {
     }
 
     fn take(&mut self, char: char) -> bool {
-        let rest = self.rest.trim_start();
+        let rest = self.rest.trim_start_matches(SPACES);
         let found = rest.strip_prefix(char);
         self.rest = found.unwrap_or(rest);
         found.is_some()
@@ -299,7 +302,7 @@ impl ArrayReader<'_> {
 
     fn value(&mut self) -> Result<Value> {
         let mut content = String::new();
-        let mut chars = self.rest.trim_start().char_indices();
+        let mut chars = self.rest.trim_start_matches(SPACES).char_indices();
         let rest = chars.as_str();
         let malformed = || malformed(self.text);
         if rest.starts_with('"') {
@@ -331,7 +334,7 @@ impl ArrayReader<'_> {
                 }
                 char => {
                     content.push(char);
-                    end = if char.is_ascii_whitespace() { end } else { content.len() };
+                    end = if SPACES.contains(&char) { end } else { content.len() };
                 }
             }
         }
@@ -514,7 +517,7 @@ pub(crate) fn prepend(values: &[Value]) -> Result<Value> {
 
 /// Appends an element, in quotes if it needs them.
 fn put_quoted(into: &mut String, element: &str) {
-    let is_special = |char: char| matches!(char, '{' | '}' | ',' | '"' | '\\') || char.is_ascii_whitespace();
+    let is_special = |char: char| matches!(char, '{' | '}' | ',' | '"' | '\\') || SPACES.contains(&char);
     if !element.is_empty() && !element.contains(is_special) && !element.eq_ignore_ascii_case("null") {
         into.push_str(element);
         return;

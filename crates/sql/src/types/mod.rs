@@ -9,12 +9,13 @@ pub(crate) mod numeric;
 pub(crate) mod part;
 pub(crate) mod text;
 pub(crate) mod time;
+pub(crate) mod zone;
 
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use self::{array::Array, numeric::Numeric};
+use self::{array::Array, numeric::Numeric, zone::Zone};
 use crate::error::{Result, SqlError, code};
 
 /// A type of SQL.
@@ -489,7 +490,13 @@ impl Value {
             }
             (Self::Numeric(number), Type::Float4 | Type::Float8) => Self::Float(number.to_float()),
             (Self::Numeric(number), Type::Numeric(_)) => Self::Numeric(number),
-            (Self::Date(day), Type::Timestamp | Type::TimestampTz) => Self::Time(time::moment_of_date(day)?),
+            (Self::Date(day), Type::Timestamp) => Self::Time(time::moment_of_date(day)?),
+            (Self::Date(day), Type::TimestampTz) => {
+                Self::Time(Zone::current().to_moment(time::moment_of_date(day)?)?)
+            }
+            (Self::Time(moment), Type::Date) if from == Type::TimestampTz => {
+                Self::Date(time::date_of_moment(Zone::current().to_local(moment)))
+            }
             (Self::Time(moment), Type::Date) if from.is_moment() => Self::Date(time::date_of_moment(moment)),
             (value, to) if from == to => value,
             (Self::Time(moment), Type::TimeOfDay | Type::TimeTz) if time::is_infinite(moment) => Self::Null,
@@ -498,7 +505,7 @@ impl Value {
             }
             (Self::Interval(span), Type::TimeOfDay) => Self::Time(span.microseconds.rem_euclid(time::DAY)),
             (Self::Time(value), to) if time::convert(value, from, to).is_some() => {
-                time::convert(value, from, to).map_or(Self::Null, Self::Time)
+                time::convert(value, from, to).map_or(Ok(Self::Null), |moved| moved.map(Self::Time))?
             }
             (Self::Json(text), Type::Json) => Self::Text(text),
             (Self::Text(text), Type::Jsonb) if from == Type::Json => return text::parse(&text, to),

@@ -3,6 +3,7 @@
 use super::{
     Type, Value,
     time::{self, DAY, SECOND},
+    zone::Zone,
 };
 use crate::error::{Result, SqlError, code};
 
@@ -20,8 +21,7 @@ struct Fields {
     /// The time of day.
     time: Option<i64>,
     half: Option<Half>,
-    /// The seconds in the east of UTC.
-    offset: Option<i64>,
+    zone: Option<Zone>,
     special: Option<Special>,
     /// A time without colons is next.
     is_time_next: bool,
@@ -47,7 +47,7 @@ enum Special {
 enum Fault {
     Syntax,
     Range,
-    Zone(String),
+    Zone(SqlError),
 }
 
 type Parsed<T> = std::result::Result<T, Fault>;
@@ -65,13 +65,13 @@ pub(super) fn parse(text: &str, to: Type) -> Result<Value> {
             let message = format!("date/time field value out of range: \"{text}\"");
             SqlError::new(code::DATETIME_OUT_OF_RANGE, message)
         }
-        Fault::Zone(name) => SqlError::unsupported(format!("the time zone {name} in a text")),
+        Fault::Zone(error) => error,
     })
 }
 
 fn time_of_day(text: &str, to: Type) -> Parsed<Value> {
     let fields = Fields::read(text, true)?;
-    let now = time::now();
+    let now = Zone::current().to_local(time::now());
     let of_day = match (fields.special, fields.time) {
         (Some(Special::Now), None) => now.rem_euclid(DAY),
         (None, Some(_)) => fields.time_of_day()?,
@@ -79,14 +79,20 @@ fn time_of_day(text: &str, to: Type) -> Parsed<Value> {
     };
     // An offset is of no meaning to a time without one.
     Ok(Value::Time(match to {
-        Type::TimeTz => time::pack_zoned(of_day, -fields.offset.unwrap_or(0)),
+        Type::TimeTz => {
+            let moment = |day| i128::from(day) * i128::from(DAY) + i128::from(of_day);
+            let local = fields.date().ok().and_then(|day: i64| time::checked_moment(moment(day)).ok());
+            let zone = fields.zone.unwrap_or_else(Zone::current);
+            let east = local.map_or_else(|| zone.offset_at(time::now()), |local| zone.offset_of_local(local));
+            time::pack_zoned(of_day, -east)
+        }
         _ => of_day,
     }))
 }
 
 fn moment(text: &str, to: Type) -> Parsed<Value> {
     let fields = Fields::read(text, false)?;
-    let today = || time::now().div_euclid(DAY);
+    let today = || Zone::current().to_local(time::now()).div_euclid(DAY);
     let is_date = to == Type::Date;
     let day = match fields.special {
         Some(Special::Infinity) if is_date => return Ok(Value::Date(time::LAST_DATE)),
@@ -104,9 +110,13 @@ fn moment(text: &str, to: Type) -> Parsed<Value> {
         return time::checked_date(day).map(Value::Date).map_err(|_| Fault::Range);
     }
     let of_day = if fields.time.is_some() { fields.time_of_day()? } else { 0 };
-    let offset = if to == Type::TimestampTz { fields.offset.unwrap_or(0) } else { 0 };
-    let moment = i128::from(day) * i128::from(DAY) + i128::from(of_day - offset * SECOND);
-    time::checked_moment(moment).map(Value::Time).map_err(|_| Fault::Range)
+    let local = i128::from(day) * i128::from(DAY) + i128::from(of_day);
+    let local = time::checked_moment(local).map_err(|_| Fault::Range)?;
+    if to != Type::TimestampTz {
+        return Ok(Value::Time(local));
+    }
+    let zone = fields.zone.unwrap_or_else(Zone::current);
+    zone.to_moment(local).map(Value::Time).map_err(|_| Fault::Range)
 }
 
 impl Fields {
@@ -289,7 +299,7 @@ impl Fields {
             "ad" | "at" | "on" => {}
             "allballs" => {
                 self.set_time(0)?;
-                self.offset = Some(0);
+                self.zone = Some(Zone::UTC);
             }
             "j" | "jd" | "julian" if rest[len..].starts_with(|char: char| char.is_ascii_digit()) => {
                 let digits = span(&rest[len..], |char| char.is_ascii_digit());
@@ -302,14 +312,18 @@ impl Fields {
                 return Ok(len + digits);
             }
             word if is_week_day(word) => {}
-            word => match time::offset_of_abbreviation(word) {
-                Some(offset) => set(&mut self.offset, offset)?,
-                None if rest[len..].starts_with('/') => {
-                    let name = span(rest, |char| char.is_ascii_alphanumeric() || "/_+-".contains(char));
-                    return Err(Fault::Zone(rest[..name].to_owned()));
+            _ => {
+                let letters = len;
+                let len = span(rest, |char| char.is_ascii_alphanumeric() || "/_+-:".contains(char));
+                if len > letters && (self.month.is_none() || self.day.is_none()) {
+                    return Err(Fault::Syntax);
                 }
-                None => return Err(Fault::Syntax),
-            },
+                let zone = Zone::of_value(&rest[..len]).map_err(|error| match rest[..len].contains('/') {
+                    true => Fault::Zone(error),
+                    false => Fault::Syntax,
+                })?;
+                return set(&mut self.zone, zone).map(|()| len);
+            }
         }
         Ok(len)
     }
@@ -326,11 +340,8 @@ impl Fields {
             if self.year.is_none() && self.time.is_none() {
                 return Err(Fault::Syntax);
             }
-            match time::parse_offset(&rest[..len]) {
-                Some(offset) => set(&mut self.offset, offset)?,
-                None => return Err(Fault::Range),
-            }
-            return Ok(len);
+            let zone = time::parse_offset(&rest[..len]).and_then(Zone::fixed).ok_or(Fault::Range)?;
+            return set(&mut self.zone, zone).map(|()| len);
         }
         let spaces = behind.len() - behind.trim_start().len();
         let word = span(behind.trim_start(), |char| char.is_ascii_alphabetic());

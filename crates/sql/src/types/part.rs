@@ -5,6 +5,7 @@ use super::{
     interval::unit_name,
     numeric::Numeric,
     time::{self, DAY, SECOND, civil, day_of},
+    zone::Zone,
 };
 use crate::error::{Result, SqlError, code};
 
@@ -190,9 +191,13 @@ fn of_moment(field: &str, moment: i64, is_zoned: bool) -> Result<Option<Part>> {
     if time::is_infinite(moment) {
         return Ok(infinite(field, moment < 0));
     }
-    let (day, of_day) = (moment.div_euclid(DAY), moment.rem_euclid(DAY));
+    let east = if is_zoned { Zone::current().offset_at(moment) } else { 0 };
+    let local = moment + east * SECOND;
+    let (day, of_day) = (local.div_euclid(DAY), local.rem_euclid(DAY));
     Ok(match field {
-        _ if is_of_zone => Some(Part::Int(0)),
+        "timezone" => Some(Part::Int(east)),
+        "timezone_hour" => Some(Part::Int(east / 3600)),
+        "timezone_minute" => Some(Part::Int(east / 60 % 60)),
         "epoch" => Some(Part::Decimal(i128::from(moment) + i128::from(10_957 * DAY), 6)),
         "julian" => {
             let part = Numeric { digits: of_day.into(), scale: 0 }.div(Numeric::from_int(DAY))?;

@@ -1,8 +1,8 @@
-//! Dates, moments and times of day, in the proleptic Gregorian calendar and in UTC.
+//! Dates, moments and times of day, in the proleptic Gregorian calendar.
 
 use std::time::SystemTime;
 
-use super::{Interval, Type};
+use super::{Interval, Type, zone::Zone};
 use crate::error::{Result, SqlError, code};
 
 /// The microseconds of a day.
@@ -130,6 +130,17 @@ pub(crate) fn add(moment: i64, span: Interval) -> Result<i64> {
     checked_moment(day * i128::from(DAY) + i128::from(of_day) + i128::from(span.microseconds))
 }
 
+/// As [`add`], from a moment with a zone: months and days are those of the session's zone.
+pub(crate) fn add_zoned(moment: i64, span: Interval) -> Result<i64> {
+    let (zone, mut moment) = (Zone::current(), moment);
+    let (months, days) =
+        (Interval { days: 0, microseconds: 0, ..span }, Interval { months: 0, microseconds: 0, ..span });
+    for part in [months, days].into_iter().filter(|part| *part != Interval::default()) {
+        moment = zone.to_moment(add(zone.to_local(moment), part)?)?;
+    }
+    add(moment, Interval { months: 0, days: 0, ..span })
+}
+
 /// Returns the span between two moments, in days and time.
 pub(crate) fn between(one: i64, other: i64) -> Result<Interval> {
     if is_infinite(one) || is_infinite(other) {
@@ -194,9 +205,11 @@ pub(crate) fn print_moment(moment: i64, is_zoned: bool) -> String {
         i64::MAX => return "infinity".into(),
         _ => {}
     }
-    let (day, era) = print_day(moment.div_euclid(DAY));
-    let zone = if is_zoned { "+00" } else { "" };
-    format!("{day} {}{zone}{era}", print_time(moment.rem_euclid(DAY)))
+    let east = if is_zoned { Zone::current().offset_at(moment) } else { 0 };
+    let local = moment + east * SECOND;
+    let (day, era) = print_day(local.div_euclid(DAY));
+    let zone = if is_zoned { print_offset(east) } else { String::new() };
+    format!("{day} {}{zone}{era}", print_time(local.rem_euclid(DAY)))
 }
 
 /// Returns the text of a time of day.
@@ -212,41 +225,20 @@ pub(crate) fn print_time(of_day: i64) -> String {
 /// Returns the text of a time of day with an offset from UTC.
 pub(crate) fn print_zoned_time(packed: i64) -> String {
     let (of_day, west) = unpack_zoned(packed);
-    let mut text = print_time(of_day);
-    let east = west.abs();
-    text.push_str(&format!("{}{:02}", if west > 0 { '-' } else { '+' }, east / 3600));
-    if east % 3600 != 0 {
-        text.push_str(&format!(":{:02}", east / 60 % 60));
-    }
-    if east % 60 != 0 {
-        text.push_str(&format!(":{:02}", east % 60));
-    }
-    text
+    print_time(of_day) + &print_offset(-west)
 }
 
-/// Returns the seconds in the east of UTC that a name of a time zone means. An offset in place of a
-/// name counts to the west, as POSIX has it.
-pub(crate) fn offset_of_zone(name: &str) -> Result<i64> {
-    let lower = name.trim().to_ascii_lowercase();
-    if let Some(seconds) = offset_of_abbreviation(&lower) {
-        return Ok(seconds);
+/// Returns the text of the seconds in the east of UTC.
+pub(crate) fn print_offset(east: i64) -> String {
+    let (sign, size) = (if east < 0 { '-' } else { '+' }, east.abs());
+    let mut text = format!("{sign}{:02}", size / 3600);
+    if size % 3600 != 0 {
+        text.push_str(&format!(":{:02}", size / 60 % 60));
     }
-    let letters = lower.find(|char: char| !char.is_ascii_alphabetic()).unwrap_or(lower.len());
-    if matches!(&lower[..letters], "" | "utc" | "gmt") {
-        let offset = &lower[letters..];
-        let is_signed = offset.starts_with(['+', '-']);
-        let offset = if is_signed { parse_offset(offset) } else { parse_offset(&format!("+{offset}")) };
-        if let Some(east) = offset {
-            return Ok(-east);
-        }
+    if size % 60 != 0 {
+        text.push_str(&format!(":{:02}", size % 60));
     }
-    match lower.contains('/') {
-        true => Err(SqlError::unsupported(format!("the time zone {name}"))),
-        false => {
-            let message = format!("time zone \"{name}\" not recognized");
-            Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message))
-        }
-    }
+    text
 }
 
 /// Returns the seconds in the east of UTC of an abbreviation.
@@ -293,14 +285,17 @@ pub(super) fn parse_offset(text: &str) -> Option<i64> {
 }
 
 /// Converts between types of moments and times of day.
-pub(crate) fn convert(value: i64, from: Type, to: Type) -> Option<i64> {
+pub(crate) fn convert(value: i64, from: Type, to: Type) -> Option<Result<i64>> {
     use Type::{TimeOfDay, TimeTz, Timestamp, TimestampTz};
-    match (from, to) {
-        (Timestamp | TimestampTz, Timestamp | TimestampTz) => Some(value),
-        (Timestamp | TimestampTz, TimeOfDay) => Some(value.rem_euclid(DAY)),
-        (TimestampTz, TimeTz) => Some(pack_zoned(value.rem_euclid(DAY), 0)),
-        (TimeOfDay, TimeTz) => Some(pack_zoned(value, 0)),
-        (TimeTz, TimeOfDay) => Some(unpack_zoned(value).0),
-        _ => None,
-    }
+    let zone = Zone::current();
+    Some(Ok(match (from, to) {
+        (Timestamp, TimestampTz) => return Some(zone.to_moment(value)),
+        (TimestampTz, Timestamp) => zone.to_local(value),
+        (Timestamp, TimeOfDay) => value.rem_euclid(DAY),
+        (TimestampTz, TimeOfDay) => zone.to_local(value).rem_euclid(DAY),
+        (TimestampTz, TimeTz) => pack_zoned(zone.to_local(value).rem_euclid(DAY), -zone.offset_at(value)),
+        (TimeOfDay, TimeTz) => pack_zoned(value, -zone.offset_at(now())),
+        (TimeTz, TimeOfDay) => unpack_zoned(value).0,
+        _ => return None,
+    }))
 }

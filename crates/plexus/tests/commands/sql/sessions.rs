@@ -116,3 +116,106 @@ fn temporary_tables_go_with_their_session_and_with_their_node() {
     assert_eq!(schemas("n2", "create temp table own (a int)"), "1", "that of the session itself");
     assert_eq!(schemas("n2", "select 1"), "0");
 }
+
+#[test]
+fn advisory_locks_hold_on_all_nodes_until_their_session_ends() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    let fails = |node: u16, text: &str| {
+        let mut command = client(&psql, &cluster, node);
+        let output = command.args(["-X", "-At", "-c", text]).output().unwrap();
+        assert!(!output.status.success(), "{text}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let mut holder = Session::start(&psql, &cluster, 1);
+    holder.run("select pg_advisory_lock(1), pg_advisory_lock_shared(2), pg_advisory_lock(3, 4);");
+    assert_eq!(ask(2, "select pg_try_advisory_lock(1), pg_try_advisory_lock(2)"), "f|f");
+    assert_eq!(ask(2, "select pg_try_advisory_lock_shared(2), pg_try_advisory_lock(3)"), "t|t");
+    assert_eq!(ask(1, "select pg_try_advisory_lock(3, 4), pg_try_advisory_xact_lock(5)"), "f|t");
+    let told = fails(2, "set lock_timeout = 100; select pg_advisory_lock(1)");
+    assert!(told.contains("canceling statement due to lock timeout"), "{told}");
+    let told = fails(2, "set statement_timeout = 100; select pg_advisory_lock(3, 4)");
+    assert!(told.contains("canceling statement due to statement timeout"), "{told}");
+    // A shared lock becomes one of the session alone, and back, when the other one that shares it
+    // has ended.
+    let mut other = Session::start(&psql, &cluster, 2);
+    other.run("select pg_advisory_lock_shared(2);");
+    let told = fails(2, "set lock_timeout = 100; select pg_advisory_lock_shared(2), pg_advisory_lock(2)");
+    assert!(told.contains("canceling statement due to lock timeout"), "{told}");
+    let waiting = thread::spawn(move || {
+        holder.run("select pg_advisory_lock(2);");
+        holder
+    });
+    thread::sleep(Duration::from_millis(200));
+    other.run("select pg_advisory_unlock_shared(2);");
+    let mut holder = waiting.join().unwrap();
+    assert_eq!(ask(2, "select pg_try_advisory_lock_shared(2)"), "f");
+    holder.run("select pg_advisory_unlock(2);");
+    assert_eq!(ask(2, "select pg_try_advisory_lock_shared(2), pg_try_advisory_lock(2)"), "t|f");
+    // Two that wait for each other, one of them for a table.
+    ask(1, "create table t (a int)");
+    other.run("begin; lock table t; select pg_advisory_xact_lock(9);");
+    let waiting = thread::spawn(move || holder.end("begin; insert into t values (1); commit;"));
+    thread::sleep(Duration::from_millis(200));
+    let told = [other.end("select pg_advisory_xact_lock(1); commit;"), waiting.join().unwrap()];
+    let failed = told.iter().filter(|told| told.contains("deadlock detected")).count();
+    assert_eq!(failed, 1, "{told:?}");
+    // The sessions have ended.
+    assert_eq!(ask(1, "select pg_try_advisory_lock(1), pg_try_advisory_lock(9)"), "t|t");
+    let mut doomed = Session::start(&psql, &cluster, 1);
+    doomed.run("select pg_advisory_lock(1);");
+    signal(cluster.pids()[0], Signal::KILL);
+    assert_eq!(ask(2, "set statement_timeout = '60s'; select pg_advisory_lock(1)"), "SET");
+    doomed.child.wait().unwrap();
+}
+
+#[test]
+fn a_database_goes_when_no_node_has_a_session_in_it() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    let run = |node: u16, database: &str, text: &str| {
+        let mut command = client(&psql, &cluster, node);
+        let command = command.env("PGDATABASE", database).args(["-X", "-At", "-v", "ON_ERROR_STOP=1"]);
+        let output = command.args(["-c", text]).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let fill = "create schema s; create table s.t (id serial primary key, b text unique); create view v as select * from s.t; insert into s.t (b) select repeat(n::text, 300) from generate_series(1, 10000) n";
+    // Each is a third of the disk group, so their space is used again.
+    for round in 0..6 {
+        ask(1, "create database shop");
+        let told = run(2, "shop", fill);
+        assert!(told.ends_with("INSERT 0 10000\n"), "round {round}: {told}");
+        ask(2, "drop database shop");
+    }
+    assert!(run(1, "shop", "select 1").contains("database \"shop\" does not exist"));
+    ask(1, "create database shop");
+    let mut command = client(&psql, &cluster, 2);
+    command.env("PGDATABASE", "shop").args(["-X", "-At"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut user = super::Session { child: command.stderr(Stdio::piped()).spawn().unwrap() };
+    user.run("create table t (a int);");
+    let told = run(1, "postgres", "drop database shop");
+    assert!(told.contains("database \"shop\" is being accessed by other users"), "{told}");
+    // A client that connects while the database goes is told so.
+    let dropping = {
+        let mut command = client(&psql, &cluster, 1);
+        command.args(["-X", "-c", "drop database shop"]).spawn().unwrap()
+    };
+    thread::sleep(Duration::from_millis(200));
+    let late = thread::scope(|scope| {
+        let late = scope.spawn(|| run(2, "shop", "select 1"));
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(user.end("select 1;"), "");
+        late.join().unwrap()
+    });
+    assert!({ dropping }.wait().unwrap().success());
+    assert!(late.contains("database \"shop\" does not exist"), "{late}");
+    assert!(run(1, "postgres", "drop database shop").contains("database \"shop\" does not exist"));
+    let told = run(1, "postgres", "drop database if exists shop");
+    assert!(told.contains("NOTICE") && told.contains("DROP DATABASE"), "{told}");
+    assert!(run(1, "postgres", "begin; drop database x").contains("cannot run inside a transaction block"));
+    assert!(run(1, "postgres", "drop database postgres").contains("currently open database"));
+    ask(2, "create database shop");
+    assert_eq!(run(1, "shop", "select count(*) from pg_class where relname = 't'"), "0\n");
+}

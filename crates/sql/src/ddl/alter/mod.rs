@@ -209,6 +209,7 @@ impl Definer<'_, '_> {
             }
             NewConstraint::Key { name, columns, is_primary: true } => {
                 let columns = columns_of(table, &columns)?;
+                let name = self.index_name(table, name, &[], "pkey").await?;
                 add_primary(&mut new, name, columns)?;
                 // The rows move to a tree in the order of the key.
                 self.rewrite(table, new, &kept(table.columns.len())).await

@@ -1,0 +1,299 @@
+//! Advisory locks: locks of the cluster with numbers that clients choose (chapter 9.27.10 of
+//! PostgreSQL's manual).
+//!
+//! A session counts its calls, and holds one lock of the lock manager for each number. An evaluation
+//! cannot wait, so it notes the request and fails; it is repeated when the request is answered.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    fmt,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::lock::Mutex as TaskMutex;
+use plexus_locks::{
+    LockError, LockManager, NodeLock, NodeLockSession,
+    protocol::{LockRefusal, Mode, Name},
+};
+
+use super::{BOOL, Call, Function, INT4, INT8, VOID, function, ok};
+use crate::{
+    activity::Activity,
+    error::{Result, SqlError, code},
+    session::locks,
+    types::Value,
+};
+
+pub(super) static FUNCTIONS: &[Function] = &[
+    function("pg_advisory_lock", &[INT4, INT4], VOID, |call| take(call, SESSION)).volatile(),
+    function("pg_advisory_lock", &[INT8], VOID, |call| take(call, SESSION)).volatile(),
+    function("pg_advisory_lock_shared", &[INT4, INT4], VOID, |call| take(call, SHARED)).volatile(),
+    function("pg_advisory_lock_shared", &[INT8], VOID, |call| take(call, SHARED)).volatile(),
+    function("pg_advisory_unlock", &[INT4, INT4], BOOL, |call| unlock(call, SESSION)).volatile(),
+    function("pg_advisory_unlock", &[INT8], BOOL, |call| unlock(call, SESSION)).volatile(),
+    function("pg_advisory_unlock_all", &[], VOID, unlock_all).volatile(),
+    function("pg_advisory_unlock_shared", &[INT4, INT4], BOOL, |call| unlock(call, SHARED)).volatile(),
+    function("pg_advisory_unlock_shared", &[INT8], BOOL, |call| unlock(call, SHARED)).volatile(),
+    function("pg_advisory_xact_lock", &[INT4, INT4], VOID, |call| take(call, TRANSACTION)).volatile(),
+    function("pg_advisory_xact_lock", &[INT8], VOID, |call| take(call, TRANSACTION)).volatile(),
+    function("pg_advisory_xact_lock_shared", &[INT4, INT4], VOID, |call| take(call, BOTH)).volatile(),
+    function("pg_advisory_xact_lock_shared", &[INT8], VOID, |call| take(call, BOTH)).volatile(),
+    function("pg_try_advisory_lock", &[INT4, INT4], BOOL, |call| try_take(call, SESSION)).volatile(),
+    function("pg_try_advisory_lock", &[INT8], BOOL, |call| try_take(call, SESSION)).volatile(),
+    function("pg_try_advisory_lock_shared", &[INT4, INT4], BOOL, |call| try_take(call, SHARED)).volatile(),
+    function("pg_try_advisory_lock_shared", &[INT8], BOOL, |call| try_take(call, SHARED)).volatile(),
+    function("pg_try_advisory_xact_lock", &[INT4, INT4], BOOL, |call| try_take(call, TRANSACTION)).volatile(),
+    function("pg_try_advisory_xact_lock", &[INT8], BOOL, |call| try_take(call, TRANSACTION)).volatile(),
+    function("pg_try_advisory_xact_lock_shared", &[INT4, INT4], BOOL, |call| try_take(call, BOTH)).volatile(),
+    function("pg_try_advisory_xact_lock_shared", &[INT8], BOOL, |call| try_take(call, BOTH)).volatile(),
+];
+
+/// The kind of a lock: others may share it, and it ends with the transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    is_shared: bool,
+    is_of_transaction: bool,
+}
+
+const SESSION: Kind = Kind { is_shared: false, is_of_transaction: false };
+const SHARED: Kind = Kind { is_shared: true, is_of_transaction: false };
+const TRANSACTION: Kind = Kind { is_shared: false, is_of_transaction: true };
+const BOTH: Kind = Kind { is_shared: true, is_of_transaction: true };
+
+/// The number of a lock, or both of its numbers, as a part of its name.
+type Key = String;
+
+/// A call that waits for its answer.
+#[derive(Clone, Debug)]
+pub(crate) enum AdvisoryCall {
+    Take { key: Key, kind: Kind, waits: bool },
+    Unlock { key: Key, kind: Kind },
+    UnlockAll,
+}
+
+fn key(call: &Call<'_>) -> Key {
+    match call.count() {
+        1 => call.int(0).to_string(),
+        _ => format!("{}/{}", call.int(0), call.int(1)),
+    }
+}
+
+fn take(call: &Call<'_>, kind: Kind) -> Result<Value> {
+    call.context.advisory.answer(AdvisoryCall::Take { key: key(call), kind, waits: true })?;
+    ok("")
+}
+
+fn try_take(call: &Call<'_>, kind: Kind) -> Result<Value> {
+    ok(call.context.advisory.answer(AdvisoryCall::Take { key: key(call), kind, waits: false })?)
+}
+
+fn unlock(call: &Call<'_>, kind: Kind) -> Result<Value> {
+    ok(call.context.advisory.answer(AdvisoryCall::Unlock { key: key(call), kind })?)
+}
+
+fn unlock_all(call: &Call<'_>) -> Result<Value> {
+    call.context.advisory.answer(AdvisoryCall::UnlockAll)?;
+    ok("")
+}
+
+/// A lock that the session holds, and how often.
+struct Held {
+    lock: Rc<TaskMutex<NodeLock>>,
+    /// The calls that want it alone and that share it, each of the session and of the transaction.
+    counts: [[u32; 2]; 2],
+}
+
+impl Held {
+    fn count(&mut self, kind: Kind) -> &mut u32 {
+        &mut self.counts[usize::from(kind.is_shared)][usize::from(kind.is_of_transaction)]
+    }
+
+    /// Returns the mode that the calls need.
+    fn mode(&self) -> Option<Mode> {
+        match self.counts {
+            [[0, 0], [0, 0]] => None,
+            [[0, 0], _] => Some(Mode::PR),
+            _ => Some(Mode::EX),
+        }
+    }
+}
+
+/// The advisory locks of a session.
+pub(crate) struct Advisory {
+    /// `None` in tests of other parts.
+    manager: Option<LockManager>,
+    activity: Arc<Activity>,
+    database: u32,
+    /// The owner of the locks of the session, also of those on tables.
+    owner: RefCell<Option<NodeLockSession>>,
+    held: RefCell<BTreeMap<Key, Held>>,
+    wanted: RefCell<Option<AdvisoryCall>>,
+    /// The answers to the calls of an evaluation, in their order, and the number of those used.
+    answers: RefCell<Vec<bool>>,
+    used: Cell<usize>,
+    /// The messages for the client.
+    warnings: RefCell<Vec<String>>,
+}
+
+impl fmt::Debug for Advisory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.held.borrow().keys()).finish()
+    }
+}
+
+impl Advisory {
+    pub(crate) fn new(manager: Option<LockManager>, activity: Arc<Activity>, database: u32) -> Self {
+        Self {
+            owner: manager.as_ref().map(LockManager::session).into(),
+            manager,
+            activity,
+            database,
+            held: RefCell::default(),
+            wanted: RefCell::default(),
+            answers: RefCell::default(),
+            used: Cell::default(),
+            warnings: RefCell::default(),
+        }
+    }
+
+    /// Returns the owner of the locks of the session.
+    pub(crate) fn owner(&self) -> Result<NodeLockSession> {
+        self.owner.borrow().clone().ok_or_else(|| SqlError::unsupported("a lock in this place"))
+    }
+
+    /// Returns the answer to a call; else notes that it is wanted, and fails.
+    fn answer(&self, call: AdvisoryCall) -> Result<bool> {
+        if let Some(answer) = self.answers.borrow().get(self.used.get()) {
+            self.used.set(self.used.get() + 1);
+            return Ok(*answer);
+        }
+        self.wanted.replace(Some(call));
+        Err(SqlError::unsupported("an advisory lock in this place"))
+    }
+
+    /// Returns the call whose answer an evaluation has missed; the evaluation is repeated.
+    pub(crate) fn take_wanted(&self) -> Option<AdvisoryCall> {
+        self.used.set(0);
+        self.wanted.take()
+    }
+
+    /// Ends an evaluation: its answers are used.
+    pub(crate) fn end_evaluation(&self) {
+        self.used.set(0);
+        self.answers.borrow_mut().clear();
+    }
+
+    /// Returns the answers of an evaluation that waits for a subquery.
+    pub(crate) fn set_aside(&self) -> Vec<bool> {
+        self.answers.take()
+    }
+
+    pub(crate) fn restore(&self, before: Vec<bool>) {
+        self.answers.replace(before);
+    }
+
+    /// Ends a statement. Returns its warnings.
+    pub(crate) fn end_statement(&self) -> Vec<String> {
+        self.take_wanted();
+        self.answers.borrow_mut().clear();
+        self.warnings.take()
+    }
+
+    /// Finds the answer to a call; a wait for a lock is at most so long.
+    pub(crate) async fn supply(&self, call: AdvisoryCall, limit: Option<Duration>) -> Result<()> {
+        let answer = match call {
+            AdvisoryCall::Take { key, kind, waits } => {
+                self.take(key, kind, if waits { limit } else { Some(Duration::ZERO) }, waits).await?
+            }
+            AdvisoryCall::Unlock { key, kind } => self.unlock(&key, kind).await?,
+            AdvisoryCall::UnlockAll => {
+                self.end(false).await?;
+                true
+            }
+        };
+        self.answers.borrow_mut().push(answer);
+        Ok(())
+    }
+
+    async fn take(&self, key: Key, kind: Kind, limit: Option<Duration>, waits: bool) -> Result<bool> {
+        let mode = if kind.is_shared { Mode::PR } else { Mode::EX };
+        let known = self.held.borrow().get(&key).map(|held| (held.lock.clone(), held.mode()));
+        let _waits = waits.then(|| self.activity.waits(format!("the advisory lock {key}")));
+        let granted = match known {
+            Some((_, held)) if held == Some(Mode::EX) || held == Some(mode) => Ok(None),
+            Some((lock, _)) => lock.lock().await.converted(mode, limit).await.map(|_| None),
+            None => {
+                let name = format!("sql/advisory/{}/{key}", self.database);
+                let name = Name::new(name.as_bytes());
+                let name = name.map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;
+                self.owner()?.ask(name, mode, limit).await.map(Some)
+            }
+        };
+        match granted {
+            Ok(new) => {
+                let mut held = self.held.borrow_mut();
+                if let Some(lock) = new {
+                    let lock = Rc::new(TaskMutex::new(lock));
+                    held.insert(key.clone(), Held { lock, counts: [[0; 2]; 2] });
+                }
+                held.get_mut(&key).into_iter().for_each(|held| *held.count(kind) += 1);
+                Ok(true)
+            }
+            Err(LockError::Refused(LockRefusal::NotGranted | LockRefusal::TimedOut)) if !waits => Ok(false),
+            Err(error) => Err(locks::failed(error)),
+        }
+    }
+
+    async fn unlock(&self, key: &str, kind: Kind) -> Result<bool> {
+        let is_held = match self.held.borrow_mut().get_mut(key).map(|held| held.count(kind)) {
+            Some(count @ 1..) => {
+                *count -= 1;
+                true
+            }
+            _ => false,
+        };
+        if !is_held {
+            let mode = if kind.is_shared { "ShareLock" } else { "ExclusiveLock" };
+            self.warnings.borrow_mut().push(format!("you don't own a lock of type {mode}"));
+        }
+        self.weaken().await?;
+        Ok(is_held)
+    }
+
+    /// Ends the locks of the transaction, or all others.
+    pub(crate) async fn end(&self, is_of_transaction: bool) -> Result<()> {
+        for held in self.held.borrow_mut().values_mut() {
+            held.counts.iter_mut().for_each(|counts| counts[usize::from(is_of_transaction)] = 0);
+        }
+        self.weaken().await
+    }
+
+    /// Gives back the locks that no call needs, and what is more than the calls need of others.
+    async fn weaken(&self) -> Result<()> {
+        let mut shared = Vec::new();
+        self.held.borrow_mut().retain(|_, held| {
+            if held.mode() == Some(Mode::PR) {
+                shared.push(held.lock.clone());
+            }
+            held.mode().is_some()
+        });
+        for lock in shared {
+            let mut lock = lock.lock().await;
+            if lock.grant().mode != Mode::PR {
+                lock.converted(Mode::PR, None).await.map_err(locks::failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a new owner of the locks of the session, unless it holds some: the youngest owner of a
+    /// deadlock is the victim.
+    pub(crate) fn begin_owner(&self) {
+        if self.held.borrow().is_empty() {
+            self.owner.replace(self.manager.as_ref().map(LockManager::session));
+        }
+    }
+}
