@@ -5,7 +5,7 @@ use std::{cmp::Ordering, rc::Rc};
 use crate::{
     bind::query::Query,
     error::{Result, SqlError, code},
-    functions::{BoundFunction, Context, MOST_BYTES, too_long},
+    functions::{BoundFunction, Context, MOST_BYTES, Volatility, too_long},
     sequences::SequenceSlot,
     system,
     types::{Type, Value, array::Array, numeric::Numeric, out_of_range},
@@ -288,6 +288,17 @@ impl Expr {
     pub(crate) fn has_subquery(&self) -> bool {
         let mut found = matches!(self, Self::Subquery { .. });
         self.children(&mut |inner| found = found || inner.has_subquery());
+        found
+    }
+
+    /// Returns whether each evaluation may have another result.
+    pub(crate) fn is_volatile(&self) -> bool {
+        let mut found = match self {
+            Self::Call(bound, _) => bound.function.volatility == Volatility::Volatile,
+            Self::Sequence(..) => true,
+            _ => false,
+        };
+        self.children(&mut |inner| found = found || inner.is_volatile());
         found
     }
 

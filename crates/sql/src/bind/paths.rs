@@ -185,14 +185,16 @@ pub(crate) fn single_source(table: &Rc<Table>, condition: Option<Expr>) -> Sourc
 }
 
 /// Distributes conditions over sources, and chooses the ways to their rows. Returns the conditions
-/// without columns.
+/// that are the same for all rows.
 pub(crate) fn place(sources: &mut [Source], mut conditions: Vec<Expr>) -> Vec<Expr> {
     let offsets: Vec<usize> = sources.iter().map(|source| source.offset).collect();
-    let constant = conditions.extract_if(.., |expr| needs(expr, &offsets) == 0).collect();
+    // A volatile one is asked for each row of all sources.
+    let needs = |expr: &Expr| if expr.is_volatile() { offsets.len() } else { needs(expr, &offsets) };
+    let constant = conditions.extract_if(.., |expr| needs(expr) == 0).collect();
     // A row without partner has NULL in the sources before it, so conditions of these come behind.
     let first = sources.iter().rposition(|source| source.is_full).unwrap_or(0);
     for (at, source) in sources.iter_mut().enumerate().skip(first) {
-        let here: Vec<Expr> = conditions.extract_if(.., |expr| needs(expr, &offsets) <= at + 1).collect();
+        let here: Vec<Expr> = conditions.extract_if(.., |expr| needs(expr) <= at + 1).collect();
         if let Some(table) = source.table().filter(|_| !source.is_full) {
             source.path = choose_path(table, source.offset, source.outer.as_ref().unwrap_or(&here));
         }

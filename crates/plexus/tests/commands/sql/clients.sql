@@ -198,7 +198,7 @@ select pg_advisory_unlock(3);
 select pg_advisory_xact_lock(4), pg_advisory_xact_lock_shared(-5, 2147483647);
 select n, pg_try_advisory_lock(n) from generate_series(1, 3) n;
 select n, pg_advisory_unlock(n) from generate_series(1, 4) n;
-select (select pg_try_advisory_lock(7)), pg_try_advisory_lock(8), (select count(*) from generate_series(1, 2) n where pg_advisory_unlock(n + 8));
+select (select pg_try_advisory_lock(7)), pg_try_advisory_lock(8), (select count(*) from generate_series(1, 2) n where pg_advisory_unlock(9));
 select pg_advisory_unlock_all();
 select pg_advisory_unlock(7);
 unlisten *;
@@ -224,6 +224,8 @@ select relname, relkind from pg_class where relname like 'a\_name%' order by 1;
 select array_length(('{a,' || chr(133) || ',' || chr(160) || 'b}')::text[], 1), octet_length((('{' || chr(160) || 'b}')::text[])[1]);
 select 1 where $1 is null;
 select;
+select count(*) between 300 and 700 from generate_series(1, 1000) where random() < 0.5;
+select count(*) between 60 and 240 from generate_series(1, 30) a, generate_series(1, 10) b where random() < 0.5;
 -- definitions
 create schema other;
 create table other.parent (a int primary key, b int unique, check (a > 0));
