@@ -255,6 +255,7 @@ impl World {
         let at = *self.random.pick(&usable);
         let streams = self.registry.newest.streams().count();
         let map = self.registry.newest.clone();
+        let copies = map.copies_of_chunk();
         let disks: Vec<_> = map.disks().collect();
         let (disk, entry) = *self.random.pick(&disks);
         let id = u128::from(self.last_token) + 100;
@@ -266,13 +267,13 @@ impl World {
             }
             0 | 1 => MapChange::Opened { disk, opening: self.now, is_older: false },
             2 => MapChange::Offline(disk, self.random.percent(50)),
-            3 => MapChange::Replace(disk, new_disk(disk.0, id)),
+            3 => MapChange::Replace(disk, new_disk(disk.0, id, copies)),
             4 => MapChange::Balance(true),
             5 => MapChange::Leave(disk, self.random.percent(70)),
             6 | 7 if map.disks().count() < self.disks.iter().flatten().count() => {
                 // Only one is removed at a time, so it gets its number again.
                 let missing = (0..).find(|number| map.disk(DiskNumber(*number)).is_none()).unwrap();
-                MapChange::Add(new_disk(missing, id))
+                MapChange::Add(new_disk(missing, id, copies))
             }
             _ => {
                 let chunks: Vec<_> = map.chunks_on(disk).collect();

@@ -139,13 +139,14 @@ struct Counts {
     scrubbed: usize,
 }
 
-fn new_disk(server: u8, id: u128) -> AddedDisk {
-    AddedDisk { id, server: NodeId(server), failure_group: server, slots: 20 }
+fn new_disk(server: u8, id: u128, copies: usize) -> AddedDisk {
+    let slots = if copies == 2 { 12 } else { 20 };
+    AddedDisk { id, server: NodeId(server), failure_group: server, slots }
 }
 
 /// Returns the map of a new group, with one disk in each node.
 fn first_map(disks: u8, copies: usize) -> Map {
-    let entry = |server: u8| DiskEntry::new(&new_disk(server, u128::from(server) + 1));
+    let entry = |server: u8| DiskEntry::new(&new_disk(server, u128::from(server) + 1, copies));
     Map::new(CHUNK_MIB, BLOCK_CHUNKS, copies, (0..disks).map(entry).collect()).expect("room")
 }
 
