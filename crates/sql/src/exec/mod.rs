@@ -40,7 +40,7 @@ pub(crate) const MOST_MEMORY: usize = 256 << 20;
 
 /// The time that a statement calculates before other tasks go on, and the evaluations between two
 /// looks at the clock: some take milliseconds.
-const SLICE: Duration = Duration::from_millis(2);
+const SLICE: Duration = Duration::from_micros(500);
 const STEPS: usize = 8;
 
 /// A running statement.

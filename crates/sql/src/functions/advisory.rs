@@ -1,8 +1,9 @@
 //! Advisory locks: locks of the cluster with numbers that clients choose (chapter 9.27.10 of
 //! PostgreSQL's manual).
 //!
-//! A session counts its calls, and holds one lock of the lock manager for each number. An evaluation
-//! cannot wait, so it notes the request and fails; it is repeated when the request is answered.
+//! A session counts its calls, and holds one lock of the lock manager for each number. An
+//! evaluation cannot wait, so it notes the request and fails; it is repeated when the request is
+//! answered.
 
 use std::{
     cell::{Cell, RefCell},
@@ -100,13 +101,13 @@ fn unlock_all(call: &Call<'_>) -> Result<Value> {
 }
 
 /// A lock that the session holds, and how often.
-struct Held {
+struct AdvisoryLock {
     lock: Rc<TaskMutex<NodeLock>>,
     /// The calls that want it alone and that share it, each of the session and of the transaction.
     counts: [[u32; 2]; 2],
 }
 
-impl Held {
+impl AdvisoryLock {
     fn count(&mut self, kind: Kind) -> &mut u32 {
         &mut self.counts[usize::from(kind.is_shared)][usize::from(kind.is_of_transaction)]
     }
@@ -129,7 +130,7 @@ pub(crate) struct Advisory {
     database: u32,
     /// The owner of the locks of the session, also of those on tables.
     owner: RefCell<Option<NodeLockSession>>,
-    held: RefCell<BTreeMap<Key, Held>>,
+    held: RefCell<BTreeMap<Key, AdvisoryLock>>,
     wanted: RefCell<Option<AdvisoryCall>>,
     /// The answers to the calls of an evaluation, in their order, and the number of those used.
     answers: RefCell<Vec<bool>>,
@@ -237,7 +238,7 @@ impl Advisory {
                 let mut held = self.held.borrow_mut();
                 if let Some(lock) = new {
                     let lock = Rc::new(TaskMutex::new(lock));
-                    held.insert(key.clone(), Held { lock, counts: [[0; 2]; 2] });
+                    held.insert(key.clone(), AdvisoryLock { lock, counts: [[0; 2]; 2] });
                 }
                 held.get_mut(&key).into_iter().for_each(|held| *held.count(kind) += 1);
                 Ok(true)

@@ -130,7 +130,7 @@ impl Zone {
     fn offset(&self, moment: i64) -> (i64, Timestamp) {
         let seconds = moment.div_euclid(SECOND) + EPOCH;
         let cycles = ((seconds - LAST).max(0) + CYCLE - 1) / CYCLE;
-        let at = Timestamp::from_second(seconds - cycles * CYCLE).unwrap_or(Timestamp::UNIX_EPOCH);
+        let at = Timestamp::from_second(seconds - cycles * CYCLE).unwrap_or(Timestamp::MAX);
         (self.0.to_offset(at).seconds().into(), at)
     }
 
