@@ -17,6 +17,7 @@ use std::{collections::HashMap, rc::Rc};
 
 use plexus_base::BlockId;
 use plexus_cache::Cache;
+use plexus_interconnect::executor;
 use plexus_store::{RowChange, tree::ScanPlace};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -437,6 +438,8 @@ impl Catalog {
                 }
             }
             place = next.filter(|_| rows.last().is_none_or(|(key, _)| key.starts_with(prefix)));
+            // A large catalog takes long to read.
+            executor::yield_now().await;
         }
         Ok(false)
     }

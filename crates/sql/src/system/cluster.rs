@@ -69,11 +69,18 @@ pub(super) fn zones(_: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
     let row = |name: String| {
         let (zone, _) = Zone::named(&name)?;
         let (abbreviation, is_summer) = zone.abbreviation(context.begun);
-        let microseconds = zone.offset_at(context.begun) * SECOND;
-        let offset = Value::Interval(Interval { microseconds, ..Interval::default() });
-        Some(row![name, abbreviation, offset, is_summer])
+        Some(row![name, abbreviation, span(zone.offset_at(context.begun)), is_summer])
     };
     Zone::names().filter_map(row).collect()
+}
+
+/// Makes the rows of `pg_timezone_abbrevs`.
+pub(super) fn abbreviations(_: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    Zone::abbreviations().map(|(name, east, is_summer)| row![name, span(east), is_summer]).collect()
+}
+
+fn span(seconds: i64) -> Value {
+    Value::Interval(Interval { microseconds: seconds * SECOND, ..Interval::default() })
 }
 
 /// Makes the rows of `pg_database`.

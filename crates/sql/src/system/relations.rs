@@ -106,6 +106,7 @@ static ROWS: &[(&str, Rows)] = &[
     ("pg_sequence", classes::sequences),
     ("pg_settings", cluster::settings),
     ("pg_stat_activity", cluster::activity),
+    ("pg_timezone_abbrevs", cluster::abbreviations),
     ("pg_timezone_names", cluster::zones),
     ("pg_type", types::types),
     ("table_privileges", privileges::of_tables),

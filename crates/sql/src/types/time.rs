@@ -241,24 +241,6 @@ pub(crate) fn print_offset(east: i64) -> String {
     text
 }
 
-/// Returns the seconds in the east of UTC of an abbreviation.
-pub(super) fn offset_of_abbreviation(lower: &str) -> Option<i64> {
-    let hours = match lower {
-        "z" | "utc" | "ut" | "gmt" | "zulu" | "uct" | "wet" => 0,
-        "cet" | "bst" | "met" | "west" => 1,
-        "cest" | "eet" | "mest" => 2,
-        "eest" | "msk" => 3,
-        "jst" | "kst" => 9,
-        "est" | "cdt" => -5,
-        "edt" => -4,
-        "cst" | "mdt" => -6,
-        "mst" | "pdt" => -7,
-        "pst" => -8,
-        _ => return None,
-    };
-    Some(hours * 3600)
-}
-
 /// Returns the seconds in the east of UTC of an offset: `+hh`, `+hhmm`, `+hh:mm` or `+hh:mm:ss`.
 pub(super) fn parse_offset(text: &str) -> Option<i64> {
     let (sign, rest) = (text.starts_with('-'), text.strip_prefix(['+', '-'])?);

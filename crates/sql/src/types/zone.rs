@@ -5,6 +5,7 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     future::{Future, poll_fn},
     pin::pin,
     sync::LazyLock,
@@ -21,6 +22,16 @@ use crate::error::{Result, SqlError, code};
 /// The database in the program. The files of the machine mean nothing: all nodes know the same
 /// zones.
 static DATABASE: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
+
+/// The abbreviations of PostgreSQL's first settings: the seconds in the east of UTC, and whether it
+/// is a time in summer. In the text these are minutes behind `=` or `*`.
+static ABBREVIATIONS: LazyLock<BTreeMap<&str, (i64, bool)>> = LazyLock::new(|| {
+    let read = |entry: &'static str| {
+        let (name, minutes) = entry.split_once(['=', '*'])?;
+        Some((name, (minutes.parse::<i64>().ok()? * 60, entry.contains('*'))))
+    };
+    include_str!("abbreviations.txt").split_ascii_whitespace().filter_map(read).collect()
+});
 
 /// The seconds from 1970-01-01 to 2000-01-01.
 const EPOCH: i64 = 946_684_800;
@@ -111,9 +122,8 @@ impl Zone {
 
     /// Returns the zone with a name or an abbreviation, as values name it.
     pub(crate) fn of_value(name: &str) -> Result<Self> {
-        let of_abbreviation = time::offset_of_abbreviation(&name.to_ascii_lowercase());
-        let found = match of_abbreviation {
-            Some(east) => Self::fixed(east),
+        let found = match ABBREVIATIONS.get(name.to_ascii_lowercase().as_str()) {
+            Some((east, _)) => Self::fixed(*east),
             None => Self::named(name).map(|(zone, _)| zone),
         };
         found.ok_or_else(|| {
@@ -125,6 +135,12 @@ impl Zone {
     /// Returns the names of all zones.
     pub(crate) fn names() -> impl Iterator<Item = String> {
         DATABASE.available().map(|name| name.as_str().to_owned())
+    }
+
+    /// Returns the known abbreviations, with the seconds in the east of UTC, and whether each is of a
+    /// time in summer.
+    pub(crate) fn abbreviations() -> impl Iterator<Item = (String, i64, bool)> {
+        ABBREVIATIONS.iter().map(|(name, (east, is_summer))| (name.to_ascii_uppercase(), *east, *is_summer))
     }
 
     fn offset(&self, moment: i64) -> (i64, Timestamp) {

@@ -122,6 +122,8 @@ set local statement_timeout = '5s';
 show statement_timeout;
 select name, abbrev, utc_offset, is_dst from pg_timezone_names where name in ('Asia/Kolkata', 'Etc/GMT+5', 'UTC') order by 1;
 select count(*) > 400 from pg_timezone_names;
+select * from pg_timezone_abbrevs where abbrev in ('EST', 'CEST', 'NZST', 'ACDT', 'Z') order by 1;
+select '2024-07-01 12:00 NZST'::timestamptz, '2024-07-01 12:00 aedt'::timestamptz, timestamptz '2024-07-01 12:00+00' at time zone 'ACDT';
 create index on moments ((t::date));
 create index on moments (date_trunc('day', t));
 create index on moments ((t + interval '1 day'));
