@@ -137,8 +137,8 @@ impl Zone {
         DATABASE.available().map(|name| name.as_str().to_owned())
     }
 
-    /// Returns the known abbreviations, with the seconds in the east of UTC, and whether each is of a
-    /// time in summer.
+    /// Returns the known abbreviations, with the seconds in the east of UTC, and whether each is of
+    /// a time in summer.
     pub(crate) fn abbreviations() -> impl Iterator<Item = (String, i64, bool)> {
         ABBREVIATIONS.iter().map(|(name, (east, is_summer))| (name.to_ascii_uppercase(), *east, *is_summer))
     }
