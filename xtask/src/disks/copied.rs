@@ -19,7 +19,7 @@ use crate::{
     command::{json_within, number, output_within},
     compare::{figure::Measured, fio::fio},
     sql::{
-        killed::{KILL_AFTER, commits},
+        killed::commits,
         work::{pgbench, psql, rate},
     },
 };
@@ -40,24 +40,26 @@ pub(super) fn measure(plexus: &Plexus) -> Measured {
     let two_copies = rate(&server, WORK)?;
     psql(&server, "create table own (a int primary key, b int)")?;
     psql(&server, "insert into own values (1, 0)")?;
-    let idle = replace(&cluster, "second")?;
-    let place = tempfile::tempdir()?;
-    let (times, began, ended) = thread::scope(|scope| {
-        let own = scope.spawn(|| commits(&server, place.path(), "update own set b = b + 1 where a = 1"));
-        thread::sleep(KILL_AFTER);
-        let began = unix_us()?;
-        let ended = replace(&cluster, "third").and_then(|_| unix_us())?;
+    let (idle, _) = replace(&cluster, "second")?;
+    let places = [tempfile::tempdir()?, tempfile::tempdir()?];
+    let [alone, beside] = places
+        .each_ref()
+        .map(|place| || commits(&server, place.path(), "update own set b = b + 1 where a = 1"));
+    let alone = alone()?;
+    let (times, copied_for) = thread::scope(|scope| {
+        let own = scope.spawn(beside);
+        let (_, copied_for) = replace(&cluster, "third")?;
         let times = own.join().map_err(|_| anyhow!("a thread has panicked"))?;
-        anyhow::Ok((times?, began, ended))
+        anyhow::Ok((times?, copied_for))
     })?;
-    let before = times.partition_point(|time| *time < began);
-    let until = times.partition_point(|time| *time < ended);
+    let first = times.first().context("no commit")?;
+    let until = times.partition_point(|time| *time < first + copied_for.as_micros() as u64);
     Ok(vec![
         (PGBENCH_TWO, two_copies),
         (COPIED, idle),
         (BOTH_FILES, both_files(&cluster.path())?),
-        (ALONE_P99, p99(&times[..before])?),
-        (COPIED_P99, p99(&times[before..until])?),
+        (ALONE_P99, p99(&alone)?),
+        (COPIED_P99, p99(&times[..until])?),
     ])
 }
 
@@ -69,8 +71,9 @@ pub(super) fn one_copy(plexus: &Plexus) -> Measured {
     Ok(vec![(PGBENCH_ONE, rate(&server, WORK)?)])
 }
 
-/// Gives the second node an empty disk in the place of its one. Returns the MB/s of the copy.
-fn replace(cluster: &Cluster<'_>, name: &str) -> Result<f64> {
+/// Gives the second node an empty disk in the place of its one. Returns the MB/s of the copy, and
+/// its time.
+fn replace(cluster: &Cluster<'_>, name: &str) -> Result<(f64, Duration)> {
     let disk = |words: &str| output_within(cluster.command("disk").args(words.split(' ')), TIMEOUT);
     disk("offline 1")?;
     let path = cluster.path().join(name);
@@ -81,7 +84,8 @@ fn replace(cluster: &Cluster<'_>, name: &str) -> Result<f64> {
         let second = &disks["disks"][1];
         if second["state"] == "current" {
             let bytes = number(second, "used_mib")? * f64::from(1 << 20);
-            return Ok(bytes / began.elapsed().as_secs_f64() / 1e6);
+            let time = began.elapsed();
+            return Ok((bytes / time.as_secs_f64() / 1e6, time));
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -110,11 +114,6 @@ fn p99(times: &[u64]) -> Result<f64> {
     ensure!(gaps.len() >= 100, "{} commits are too few", times.len());
     gaps.sort_unstable();
     Ok(gaps[gaps.len() * 99 / 100] as f64 / 1000.0)
-}
-
-fn unix_us() -> Result<u64> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    u64::try_from(now.context("the clock is before 1970")?.as_micros()).context("a time of today")
 }
 
 #[cfg(test)]

@@ -421,8 +421,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Calls `act` with the key and the content of each row whose key begins with a prefix, until it
-    /// returns true.
+    /// Calls `act` with the key and the content of each row whose key begins with a prefix, until
+    /// it returns true.
     async fn any<T: DeserializeOwned>(
         by: &mut Transaction,
         prefix: &[u8],

@@ -97,7 +97,8 @@ pub(crate) fn plain(oid: u32) -> Option<&'static CatalogType> {
     TYPES.iter().find(|one| one.oid == oid)
 }
 
-/// Returns the category of a type (`pg_type.typcategory`), and whether it is the preferred one there.
+/// Returns the category of a type (`pg_type.typcategory`), and whether it is the preferred one
+/// there.
 pub(crate) fn category(of: Type) -> (&'static str, bool) {
     plain(of.oid()).map_or(("A", false), |known| (known.category, known.is_preferred))
 }

@@ -145,7 +145,7 @@ pub(crate) struct Interval {
     pub(crate) microseconds: i64,
 }
 
-/// What the catalog says of a type.
+/// The identifier, the size and the names of a type, as in `pg_type`.
 struct Facts {
     oid: u32,
     size: i16,
@@ -189,7 +189,7 @@ static ELEMENTS: &[(Type, u32, &str)] = &[
 ];
 
 impl Type {
-    /// Returns what the catalog says of the type.
+    /// Returns the values of the type in the catalog.
     fn facts(self) -> Facts {
         let facts = |oid, size, name, catalog_name| Facts { oid, size, name, catalog_name };
         match self {

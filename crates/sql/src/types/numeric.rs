@@ -47,8 +47,8 @@ impl Numeric {
         self
     }
 
-    /// Returns the digits in groups of four around the point, as PostgreSQL has them: without groups
-    /// of zeros at the begin and at the end. Returns the weight of the first group, too.
+    /// Returns the digits in groups of four around the point, as PostgreSQL has them: without
+    /// groups of zeros at the begin and at the end. Returns the weight of the first group, too.
     pub(crate) fn groups(self) -> (Vec<u16>, i64) {
         let text = self.to_string();
         let unsigned = text.trim_start_matches('-');
