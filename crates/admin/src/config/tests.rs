@@ -232,7 +232,7 @@ fn each_mistake_in_served_disks_has_its_line() {
         (
             "\"mirror2\"",
             "\"mirror3\"",
-            "mirror3 needs disks in at least 3 failure groups, and [[disk]] has 2",
+            "3 copies of the blocks and redo streams (4 chunks of 64 MiB) need 256 MiB more",
         ),
         (
             "\"mirror2\"",
