@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use super::{
     clients::Clients,
     damage,
-    faults::{Fault, PUT_OUT},
+    faults::{Fault, PUT_OUT, Struck},
     sql::SqlClients,
     workload::{Pauses, Refusals, Workload},
 };
@@ -33,6 +33,9 @@ pub(super) const NODES: usize = 3;
 
 /// The faults of one cluster; the next one has other settings.
 const ROUNDS: u64 = 12;
+
+/// The rounds of flipped bits of which one meets a block that is on disk.
+const FLIPPING_ROUNDS: usize = 4;
 
 /// The exit code of a node that could not write its redo.
 const FAILED: i32 = 1;
@@ -93,6 +96,8 @@ pub struct Rounds {
     pub acknowledged: u64,
     /// The nodes that ended by themselves, by their exit.
     pub ended: BTreeMap<String, u64>,
+    /// The blocks in which a bit was flipped on one disk.
+    pub flipped: u64,
     /// The copies of blocks that were bad, and that a comparison of all copies has replaced.
     pub repaired: u64,
 }
@@ -141,8 +146,8 @@ impl fmt::Display for Report {
         if self.damage != damage::Report::default() {
             write!(f, "{}", self.damage)?;
         }
-        for (fault, Rounds { repaired, .. }) in self.rounds.iter().filter(|(_, rounds)| rounds.repaired > 0) {
-            writeln!(f, "copies of blocks that were repaired, {}: {repaired}", fault.name())?;
+        if let Some(Rounds { flipped, repaired, .. }) = self.rounds.get(&Fault::Garbage) {
+            writeln!(f, "bits flipped in {flipped} blocks; a scrub has repaired {repaired} copies")?;
         }
         for (fault, Rounds { ended, .. }) in self.rounds.iter().filter(|(_, rounds)| !rounds.ended.is_empty())
         {
@@ -168,11 +173,13 @@ pub fn run(
     only: &str,
     say: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Report, String> {
-    let fits =
-        |fault: &Fault| fault.name().contains(only) && (work == Work::Mirrored || !fault.needs_copies());
-    let known: Vec<Fault> = Fault::ALL.into_iter().filter(fits).collect();
+    let of_work = if work == Work::Mirrored { Fault::ALL.to_vec() } else { Fault::without_copies() };
+    let known: Vec<Fault> = of_work.into_iter().filter(|fault| fault.name().contains(only)).collect();
     if known.is_empty() {
-        return Err(format!("no fault is named `{only}`: {}", Fault::ALL.map(Fault::name).join(", ")));
+        return Err(format!(
+            "no fault of this work is named `{only}`: {}",
+            Fault::ALL.map(Fault::name).join(", ")
+        ));
     }
     with_own_mounts(|| {
         let (mut report, mut random, start) = (Report::default(), Random::new(seed), Instant::now());
@@ -186,11 +193,16 @@ pub fn run(
         if work == Work::Blocks {
             damage::run(program, &mut random, &mut report.damage, say)?;
         }
-        Ok(report)
+        match report.rounds.get(&Fault::Garbage) {
+            Some(rounds) if rounds.flipped == 0 && rounds.recovery.len() >= FLIPPING_ROUNDS => {
+                Err("no bit was flipped: the disks are not as expected".to_owned())
+            }
+            _ => Ok(report),
+        }
     })?
 }
 
-/// Causes each fault once, on one cluster, and damages disks.
+/// Causes each fault of a group with one copy once, on one cluster, and damages disks.
 ///
 /// # Errors
 /// As [`run`].
@@ -204,8 +216,7 @@ pub fn each(
         let mut report = Report::default();
         let settings = Settings { work, networks: 0, checkpoint_seconds: 1, hot: 150, copies: 1 };
         let end = (Instant::now(), Duration::MAX);
-        let faults: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !fault.needs_copies()).collect();
-        on_cluster(program.clone(), settings, seed, &faults, end, &mut report, say)?;
+        on_cluster(program.clone(), settings, seed, &Fault::without_copies(), end, &mut report, say)?;
         let hosts = Settings { networks: 1, ..settings };
         on_cluster(program.clone(), hosts, seed, &[Fault::InTurn], end, &mut report, say)?;
         if work == Work::Blocks {
@@ -250,15 +261,8 @@ pub(super) fn cluster(program: PathBuf, settings: Settings) -> Result<Nodes, Str
     let Settings { work, networks, checkpoint_seconds, copies, .. } = settings;
     let checkpoint_seconds = Some(checkpoint_seconds);
     let has_sql = work == Work::Sql;
-    Nodes::start(Spec {
-        program,
-        count: NODES,
-        networks,
-        profile: "lan",
-        checkpoint_seconds,
-        has_sql,
-        copies,
-    })
+    let spec = Spec::new(program, NODES, networks, "lan");
+    Nodes::start(Spec { checkpoint_seconds, has_sql, copies, ..spec })
 }
 
 /// Adds to a failure where the logs are.
@@ -335,7 +339,8 @@ fn round(
     rounds: &mut Rounds,
     random: &mut Random,
 ) -> Result<u64, String> {
-    let struck = fault.strike(nodes, random)?;
+    let Struck { at: struck, flipped } = fault.strike(nodes, random)?;
+    rounds.flipped += flipped;
     let mut note = |node: usize, status: ExitStatus, said: &str| {
         *rounds.ended.entry(status.to_string()).or_default() += 1;
         match status.code() {
@@ -370,10 +375,16 @@ fn round(
     let answered = answers(nodes, clients, &nodes.all())?;
     rounds.recovery.push(recovery.unwrap_or_else(|| answered.duration_since(struck)).as_nanos() as u64);
     let node = random.below(NODES as u64) as usize;
+    // Before a scrub may have mended what was wrong.
+    let found = clients.check(node)?;
     if nodes.copies() > 1 {
-        rounds.repaired += nodes.compare_copies(node)?;
+        let repaired = nodes.compare_copies(node)?;
+        if fault != Fault::Garbage && repaired > 0 {
+            return Err(format!("{repaired} copies on current disks were bad or older"));
+        }
+        rounds.repaired += repaired;
     }
-    clients.check(node)
+    Ok(found)
 }
 
 /// Waits until one of these nodes answers for all data.

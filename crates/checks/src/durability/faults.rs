@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use crate::executive::{
     disks::{Disks, Wrong},
-    nodes::{GROUP_DISK, Nodes},
+    nodes::{CHUNK_MIB, GROUP_DISK, Nodes},
 };
 
 /// Longer than a lease and the wait of the others beyond it.
@@ -82,15 +82,24 @@ plexus_base::named! {
     }
 }
 
+/// A fault that was caused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Struck {
+    /// The time from which on blocks may have been unavailable.
+    pub at: Instant,
+    /// The blocks in which a bit was flipped.
+    pub flipped: u64,
+}
+
 impl Fault {
     /// Returns true if a node may end by itself, because it could not write its redo.
     pub fn fails_writes(self) -> bool {
         matches!(self, Self::Full | Self::Hung)
     }
 
-    /// Returns true if no change is lost only because other disks have copies.
-    pub fn needs_copies(self) -> bool {
-        matches!(self, Self::Broken | Self::Garbage)
+    /// Returns the faults under which blocks with one copy lose no change.
+    pub fn without_copies() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|fault| !matches!(fault, Self::Broken | Self::Garbage)).collect()
     }
 
     /// Returns true if disks under the data may be faulty until they are healed.
@@ -98,16 +107,15 @@ impl Fault {
         matches!(self, Self::Full | Self::Slow | Self::Hung | Self::Broken)
     }
 
-    /// Causes the fault, and returns when blocks may have become unavailable. Nodes may be dead and
-    /// disks may be faulty afterwards.
+    /// Causes the fault. Nodes may be dead and disks may be faulty afterwards.
     ///
     /// # Errors
     /// The error of the system.
-    pub fn strike(self, nodes: &mut Nodes, random: &mut Random) -> Result<Instant, String> {
+    pub fn strike(self, nodes: &mut Nodes, random: &mut Random) -> Result<Struck, String> {
         let count = nodes.count() as u64;
         let node = random.below(count) as usize;
         let other = (node + 1 + random.below(count - 1) as usize) % nodes.count();
-        let start = Instant::now();
+        let (at, mut flipped) = (Instant::now(), 0);
         match self {
             Self::KillSome => {
                 let both = random.percent(50);
@@ -182,7 +190,7 @@ impl Fault {
             Self::Garbage => {
                 let config = Config::load(&nodes.dir()).map_err(|error| error.to_string())?;
                 if let Some(disks) = nodes.data() {
-                    disks.data.change(&Nodes::name(node), |disk| flip_bits(disk, &config, random));
+                    flipped = disks.data.change(&Nodes::name(node), |disk| flip_bits(disk, &config, random));
                 }
                 pause(random, 1000);
             }
@@ -213,7 +221,7 @@ impl Fault {
                 }
             }
         }
-        Ok(start)
+        Ok(Struck { at, flipped })
     }
 }
 
@@ -229,19 +237,23 @@ fn kill_all(nodes: &mut Nodes) {
 
 /// The bytes before the first chunk of a mirrored disk with few chunks, and the bytes of a chunk.
 const BEFORE_CHUNKS: usize = 2 << 20;
-const CHUNK_BYTES: usize = 64 << 20;
+const CHUNK_BYTES: usize = (CHUNK_MIB as usize) << 20;
 
-/// Flips a bit in a third of the blocks of a mirrored disk. They are all in one chunk.
-fn flip_bits(disk: &mut [u8], config: &Config, random: &mut Random) {
+/// Flips a bit in a third of the blocks of a mirrored disk, which are all in one chunk. Returns the
+/// number of blocks.
+fn flip_bits(disk: &mut [u8], config: &Config, random: &mut Random) -> u64 {
+    let mut flipped = 0;
     for chunk in disk[BEFORE_CHUNKS..].chunks_exact_mut(CHUNK_BYTES) {
         let blocks = chunk.chunks_exact_mut(config.block_size.bytes()).take(config.blocks as usize);
         for (number, block) in (0..).map(BlockId).zip(blocks) {
             let is_written = Page::of(&*block).verify(number).is_ok_and(|version| version > Version(0));
             if is_written && random.percent(33) {
                 block[random.below(block.len() as u64) as usize] ^= 1 << random.below(8);
+                flipped += 1;
             }
         }
     }
+    flipped
 }
 
 /// Lets all files under the data fail, or the disk of the group, or the streams of one node; or one

@@ -166,17 +166,7 @@ fn beside_clients(
     seed: u64,
     act: impl FnOnce(&mut Nodes, &mut Report) -> Result<(), String>,
 ) -> Result<Report, String> {
-    let (networks, profile) = (NETWORKS, "lan");
-    let spec = Spec {
-        program,
-        count: NODES,
-        networks,
-        profile,
-        checkpoint_seconds: None,
-        has_sql: false,
-        copies: 1,
-    };
-    let mut nodes = Nodes::start(spec)?;
+    let mut nodes = Nodes::start(Spec::new(program, NODES, NETWORKS, "lan"))?;
     let dir = nodes.dir();
     let work = Work::new(dir.clone(), NODES);
     let views = Views::default();

@@ -200,10 +200,11 @@ impl Disks {
     }
 
     /// Sets the fault of a file.
+    ///
+    /// # Panics
+    /// There is no such file.
     pub fn make(&self, name: &str, wrong: Wrong) {
-        if let Some(file) = lock(&self.files).named(name) {
-            file.wrong = wrong;
-        }
+        lock(&self.files).named(name).expect("a mounted file").wrong = wrong;
     }
 
     /// Sets the fault of all files, also of those that are created later.
@@ -225,10 +226,11 @@ impl Disks {
     }
 
     /// Changes the content of a file as no program does.
-    pub fn change(&self, name: &str, change: impl FnOnce(&mut [u8])) {
-        if let Some(file) = lock(&self.files).named(name) {
-            change(&mut file.bytes);
-        }
+    ///
+    /// # Panics
+    /// There is no such file.
+    pub fn change<T>(&self, name: &str, change: impl FnOnce(&mut [u8]) -> T) -> T {
+        change(&mut lock(&self.files).named(name).expect("a mounted file").bytes)
     }
 
     /// Restores an older content of a file.

@@ -52,7 +52,7 @@ const CLEAN_AFTER: i64 = 4000;
 const REDO_MIB: i64 = 16;
 
 /// The length of the chunks of mirrored disks.
-const CHUNK_MIB: i64 = 64;
+pub const CHUNK_MIB: i64 = 64;
 
 /// The port that nodes listen on.
 const PORT: u16 = 7400;
@@ -75,6 +75,13 @@ pub struct Spec {
     pub has_sql: bool,
     /// The copies of each block, each on a disk of another host; 1: all nodes open one disk.
     pub copies: usize,
+}
+
+impl Spec {
+    /// Describes a cluster with one disk, which does not fail.
+    pub fn new(program: PathBuf, count: usize, networks: usize, profile: &'static str) -> Self {
+        Self { program, count, networks, profile, checkpoint_seconds: None, has_sql: false, copies: 1 }
+    }
 }
 
 /// Disks under the data of a cluster that can fail.

@@ -47,15 +47,7 @@ pub enum ClientWork {
 }
 
 fn cluster(program: PathBuf, networks: usize, profile: &'static str) -> Result<Nodes, String> {
-    Nodes::start(Spec {
-        program,
-        count: NODES,
-        networks,
-        profile,
-        checkpoint_seconds: None,
-        has_sql: false,
-        copies: 1,
-    })
+    Nodes::start(Spec::new(program, NODES, networks, profile))
 }
 
 fn ms(since: Instant) -> f64 {

@@ -22,11 +22,6 @@ fn can_run() -> bool {
     can.is_ok()
 }
 
-/// Returns the number of faults that lose no change of blocks with one copy.
-fn without_copies() -> usize {
-    Fault::ALL.into_iter().filter(|fault| !fault.needs_copies()).count()
-}
-
 #[test]
 fn every_acknowledged_change_survives_each_fault_of_nodes_and_disks() {
     let _alone = crate::alone();
@@ -34,7 +29,7 @@ fn every_acknowledged_change_survives_each_fault_of_nodes_and_disks() {
         return;
     }
     let report = campaign::each(crate::executive::plexus(), Work::Blocks, SEED, &mut |_| ()).unwrap();
-    assert_eq!(report.rounds.len(), without_copies(), "{report}");
+    assert_eq!(report.rounds.len(), Fault::without_copies().len(), "{report}");
     assert!(report.rounds.values().all(|rounds| rounds.acknowledged > 0), "{report}");
     // Without checkpoints the images of damaged blocks are in the redo.
     assert!(report.damage.damaged > report.damage.refused && report.damage.streams > 0, "{report}");
@@ -48,6 +43,6 @@ fn transactions_of_sql_survive_each_fault_of_nodes_and_disks() {
         return;
     }
     let report = campaign::each(crate::executive::plexus(), Work::Sql, SEED, &mut |_| ()).unwrap();
-    assert_eq!(report.rounds.len(), without_copies(), "{report}");
+    assert_eq!(report.rounds.len(), Fault::without_copies().len(), "{report}");
     assert!(report.rounds.values().all(|rounds| rounds.acknowledged > 0), "{report}");
 }
