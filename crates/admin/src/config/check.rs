@@ -133,7 +133,7 @@ fn check_group(group: &GroupText, block_size_kib: u32) -> Result<u64, String> {
         }
         Redundancy::External if group.chunk_mib.is_some() || group.rebuild_after_s.is_some() => {
             let name = if group.chunk_mib.is_some() { "chunk_mib" } else { "rebuild_after_s" };
-            return Err(format!("[group] has {name}, which is only for redundancy = \"mirror2\"; remove it"));
+            return Err(format!("[group] has {name}, which is only for mirrored groups; remove it"));
         }
         Redundancy::Mirror2 | Redundancy::Mirror3 if !group.disks.is_empty() => {
             return Err(format!(

@@ -7,7 +7,7 @@
 //! | key | contents |
 //! |---|---|
 //! | `map` | head and 32 disks, of a fixed length |
-//! | `map/N` | the copies of the chunks of blocks from `4096 * N` on |
+//! | `map/N` | the copies of the chunks of blocks from `4096 * N` on, or `2730 * N` with three copies of each |
 //! | `chunks/NAME` | the number of the first chunk of a redo stream, and the copies of all |
 //! | `moves` | the chunks that move, each with its new copy |
 //! | `disk/ID` | path and failure group of a disk that was added, which only its node needs |
@@ -44,8 +44,8 @@ pub const UNIT_BYTES: u32 = 1 << 20;
 /// The numbers of copies that the chunks of a group can have.
 pub const COPIES: RangeInclusive<usize> = 2..=3;
 
-/// The chunks of blocks in one entry: as many as one value of the registry has room for.
-const CHUNKS_PER_PIECE: u32 = 4096;
+/// The most copies in one entry, of 8 bytes each: one value of the registry has room for them.
+const COPIES_PER_PIECE: usize = 8192;
 
 /// The version of the entry in which it stands.
 const NOW: u64 = u64::MAX;
@@ -146,7 +146,7 @@ pub struct Copy {
 wire::layout! {
     struct Head: 24 {
         format: u32, chunk_mib: u32, disks: u32, chunks: u32, stream_chunks: u32, is_balancing: bool,
-        has_three_copies: bool, zeros: Zeros<2>
+        copies_beyond_two: u8, zeros: Zeros<2>
     }
     impl DiskEntry: 80 {
         id: u128, server: NodeId, failure_group: u8, state: DiskState, copies_whole: bool, slots: u32, since: u64,
@@ -256,7 +256,7 @@ impl Map {
         Self {
             version,
             chunk_mib: head.chunk_mib,
-            copies_of_chunk: if head.has_three_copies { 3 } else { 2 },
+            copies_of_chunk: 2 + usize::from(head.copies_beyond_two),
             chunks: head.chunks,
             disks,
             pieces: Vec::new(),
@@ -289,7 +289,13 @@ impl Map {
 
     /// Returns the number of copies in a whole entry.
     fn copies_of_piece(&self) -> usize {
-        CHUNKS_PER_PIECE as usize * self.copies_of_chunk
+        COPIES_PER_PIECE / self.copies_of_chunk * self.copies_of_chunk
+    }
+
+    /// Returns the entry of a chunk of blocks, and its place there.
+    fn place_of(&self, chunk: ChunkId) -> (usize, usize) {
+        let chunks = COPIES_PER_PIECE / self.copies_of_chunk;
+        (chunk.0 as usize / chunks, chunk.0 as usize % chunks)
     }
 
     /// Returns the number of chunks of blocks.
@@ -349,9 +355,9 @@ impl Map {
         if chunk.is_of_stream() {
             return self.of_streams.get(&chunk).map(|(_, copies)| &**copies);
         }
-        let piece = self.pieces.get((chunk.0 / CHUNKS_PER_PIECE) as usize)?;
-        let at = (chunk.0 % CHUNKS_PER_PIECE) as usize * self.copies_of_chunk;
-        piece.copies.get(at..at + self.copies_of_chunk)
+        let (piece, index) = self.place_of(chunk);
+        let at = index * self.copies_of_chunk;
+        self.pieces.get(piece)?.copies.get(at..at + self.copies_of_chunk)
     }
 
     /// Returns the same, and nothing for a chunk that the group has not.
@@ -395,7 +401,7 @@ impl Map {
     pub fn changed(&self, chunk: ChunkId) -> u64 {
         let own = match chunk.is_of_stream() {
             true => self.of_streams.get(&chunk).map(|(version, _)| *version),
-            false => self.pieces.get((chunk.0 / CHUNKS_PER_PIECE) as usize).map(|piece| piece.version),
+            false => self.pieces.get(self.place_of(chunk).0).map(|piece| piece.version),
         };
         let moves = self.moves.contains_key(&chunk).then_some(self.moves_version);
         let disks = self.with_states(chunk).filter_map(|(copy, _)| self.disk(copy.disk));
@@ -500,7 +506,11 @@ impl Map {
         map.pieces = pieces.into_values().collect();
         streams.into_iter().for_each(|(name, stream)| map.add_stream(name, stream));
         let known: usize = map.pieces.iter().map(|piece| piece.copies.len()).sum();
-        let is_complete = known == map.chunks as usize * map.copies_of_chunk
+        let (whole, mut pieces) = (map.copies_of_piece(), map.pieces.iter().rev());
+        let is_divided = pieces.next().is_none_or(|last| last.copies.len() <= whole)
+            && pieces.all(|piece| piece.copies.len() == whole);
+        let is_complete = is_divided
+            && known == map.chunks as usize * map.copies_of_chunk
             && map.streams.values().all(|stream| stream.piece.copies.len() % map.copies_of_chunk == 0);
         let is_placed = |copy: Copy| map.disk(copy.disk).is_some_and(|disk| copy.slot < disk.slots);
         let moves = map.moves.values().all(|moved| {
@@ -546,8 +556,9 @@ impl Map {
         let known = |number: u64| if number == NOW { version } else { number };
         wire::decode("map of disks", value, |reader| {
             let head: Head = reader.take()?;
-            let Head { format, chunk_mib, disks, chunks, stream_chunks, .. } = head;
+            let Head { format, chunk_mib, disks, chunks, stream_chunks, copies_beyond_two, .. } = head;
             require_version(format, FORMAT)?;
+            require(copies_beyond_two <= 1, "number of copies")?;
             require(disks as usize <= MAX_DISKS, "number of disks")?;
             require(chunks <= MAX_CHUNKS && stream_chunks < OF_STREAM, "number of chunks")?;
             require(chunk_mib.is_power_of_two() && chunk_mib <= 1024, "length of a chunk")?;
@@ -650,7 +661,7 @@ impl Head {
             chunks,
             stream_chunks: 0,
             is_balancing: false,
-            has_three_copies: copies_of_chunk == 3,
+            copies_beyond_two: (copies_of_chunk - COPIES.start()) as u8,
             zeros: Zeros,
         }
     }

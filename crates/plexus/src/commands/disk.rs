@@ -95,8 +95,8 @@ enum DiskCommand {
         #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_DISK_MIB))]
         size_mib: Option<u64>,
     },
-    /// Give the group more blocks, with two copies each, while it is used. It cannot become smaller
-    /// again.
+    /// Give the group more blocks, with copies on several disks, while it is used. It cannot become
+    /// smaller again.
     GrowGroup {
         /// MiB of all blocks: more than `plexus disks` shows.
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]

@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         ]);
     }
     output::line(table.to_string().trim_end())?;
-    output::line(&format!("the group has {} MiB, with two copies", seen.group_mib))?;
+    output::line(&format!("the group has {} MiB, with {} copies", seen.group_mib, seen.copies))?;
     match (seen.moving, seen.is_balancing) {
         (0, false) => Ok(()),
         (moving, false) => output::line(&format!("{moving} chunks move")),

@@ -44,9 +44,9 @@ pub(crate) struct Args {
     /// machines or more keep copies of each block on disks of their own.
     #[arg(long, requires = "host", value_name = "DIR")]
     shared: Option<PathBuf>,
-    /// Copies of each block, each on a disk of another machine: 2 or 3.
-    #[arg(long, default_value_t = 2, requires = "host", conflicts_with = "shared", value_parser = clap::value_parser!(u8).range(2..=3))]
-    copies: u8,
+    /// Copies of each block, each on a disk of another machine: 2 (the default) or 3.
+    #[arg(long, requires = "host", conflicts_with = "shared", value_parser = clap::value_parser!(u8).range(2..=3))]
+    copies: Option<u8>,
     /// Path of a disk on a machine, absolute or relative to the directory of the cluster there; may
     /// be repeated [default: `disks/0` on each machine].
     #[arg(long, requires = "host", conflicts_with = "shared", value_name = "HOST=PATH", value_parser = hosts::disk)]

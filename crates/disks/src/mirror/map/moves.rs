@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    AddedDisk, CHUNKS_PER_PIECE, ChunkId, Copy, DiskEntry, DiskNumber, DiskState, MAX_DISKS, Map, MapChange,
-    MapRefusal, Move, NOW, Piece,
+    AddedDisk, ChunkId, Copy, DiskEntry, DiskNumber, DiskState, MAX_DISKS, Map, MapChange, MapRefusal, Move,
+    NOW, Piece,
 };
 
 /// The most chunks that move at a time. The registry saves all its contents at a change: with this
@@ -40,20 +40,20 @@ impl Map {
     /// Changes the copies of a chunk, and the version of its piece.
     fn change_copies(&mut self, chunk: ChunkId, change: impl Fn(Copy) -> Copy) {
         let count = self.copies_of_chunk;
-        let changed = |piece: &mut Piece, index: u32| {
-            let at = index as usize * count;
+        let changed = |piece: &mut Piece, index: usize| {
+            let at = index * count;
             let is_it = |place: usize| (at..at + count).contains(&place);
             let copies = piece.copies.iter().enumerate();
             let copies = copies.map(|(place, copy)| if is_it(place) { change(*copy) } else { *copy });
             *piece = Piece { version: NOW, copies: copies.collect() };
         };
         if !chunk.is_of_stream() {
-            let piece =
-                self.pieces.get_mut((chunk.0 / CHUNKS_PER_PIECE) as usize).expect("a chunk of the map");
-            return changed(piece, chunk.0 % CHUNKS_PER_PIECE);
+            let (piece, index) = self.place_of(chunk);
+            return changed(self.pieces.get_mut(piece).expect("a chunk of the map"), index);
         }
         let has = |first: ChunkId, piece: &Piece| {
-            chunk.0.checked_sub(first.0).filter(|index| (*index as usize) < piece.copies.len() / count)
+            let index = chunk.0.checked_sub(first.0)? as usize;
+            (index < piece.copies.len() / count).then_some(index)
         };
         let mut streams = self.streams.iter();
         let found =

@@ -53,6 +53,16 @@ fn three_copies_are_in_three_failure_groups_and_two_of_them_may_be_lost() {
     let two = map.with(&MapChange::Stale(vec![DiskNumber(0), DiskNumber(1)])).unwrap();
     let three = two.with(&MapChange::Stale(vec![DiskNumber(4)]));
     assert!(matches!(three, Err(MapRefusal::LastCopy { .. })), "{three:?}");
+    // Each entry fits into a value of the registry.
+    let large = Map::new(64, 6000, 3, disks(&[(0, 9000), (1, 9000), (2, 9000)])).unwrap();
+    let grown = large.with(&MapChange::GrowGroup(8500)).unwrap();
+    for map in [&large, &grown] {
+        let lengths = map.edits(None).into_iter().map(|(_, _, value)| value.unwrap().len());
+        assert!(lengths.max().unwrap() <= 65_536);
+        let last = ChunkId(map.chunks() - 1);
+        assert!(stored(map, 4).copies(last).is_some() && map.copies(last).is_some());
+        assert!(map.copies(ChunkId(map.chunks())).is_none());
+    }
     let fewer = Map::new(64, 1, 3, disks(&[(0, 9), (1, 9), (1, 9)]));
     assert_eq!(fewer, Err(MapRefusal::NoRoom { chunks: 1, copies: 3 }));
 }

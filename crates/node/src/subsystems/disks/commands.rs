@@ -76,6 +76,8 @@ pub struct DisksShown {
     pub is_balancing: bool,
     /// The MiB of the blocks.
     pub group_mib: u64,
+    /// The number of copies of each chunk.
+    pub copies: usize,
     /// The number of chunks that are moving.
     pub moving: usize,
     /// The disks.
@@ -322,6 +324,7 @@ impl DisksHandle {
             chunk_mib,
             is_balancing: map.is_balancing(),
             group_mib: map.bytes() >> 20,
+            copies: map.copies_of_chunk(),
             moving: map.moves().count(),
             disks: map.disks().map(disk).collect(),
         })

@@ -63,8 +63,8 @@ pub(super) fn nodes(
     if args.host.len() == 1 && (machines > 1 || !args.disk.is_empty()) {
         bail!("--disk, --witness: the copies of a block are on two machines; name a second --host");
     }
-    if args.copies > 2 && args.host.len() < args.copies.into() {
-        bail!("--copies {0}: each copy of a block is on another machine; name {0} with --host", args.copies);
+    if let Some(copies) = args.copies.filter(|copies| args.host.len() < (*copies).into()) {
+        bail!("--copies {copies}: each copy of a block is on another machine; name {copies} with --host");
     }
     let all = args.host.len() * usize::from(args.nodes_per_host) + args.witness.len();
     if all > MAX_NODES {
@@ -97,7 +97,7 @@ pub(super) fn mirrored(args: &Args, config: Config) -> anyhow::Result<Config> {
         let paths = if given.is_empty() { vec![PathBuf::from(DISK)] } else { given };
         places.extend(paths.into_iter().map(|path| (node.clone(), path)));
     }
-    let redundancy = if args.copies == 3 { Redundancy::Mirror3 } else { Redundancy::Mirror2 };
+    let redundancy = if args.copies == Some(3) { Redundancy::Mirror3 } else { Redundancy::Mirror2 };
     let config = Config { redundancy, chunk_mib: config.fitting_chunk_mib(), ..config };
     let mut served_disks = config.new_served_disks(&places).context("naming the disks")?;
     let here = this_host();
