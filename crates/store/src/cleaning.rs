@@ -320,10 +320,16 @@ impl<B: Blocks> Shared<B> {
     async fn settled_trees(&self) -> Result<(HeldSnapshot<'_, B>, Option<Vec<BlockId>>), StoreError> {
         let number = self.board.act(|core| core.snapshot());
         let held = HeldSnapshot { shared: self, number };
-        // The other nodes tell which snapshots they have. A node that is gone is not waited for.
-        let asked = self.board.act(|core| core.next_round());
-        while !self.board.look(|core| core.is_answered(asked)) {
-            executor::sleep(ANSWER).await;
+        // The other nodes tell which snapshots they have. A node that is gone is not waited for,
+        // and one that comes is asked, too.
+        loop {
+            let (epoch, asked) = self.board.act(|core| (core.epoch(), core.next_round()));
+            while !self.board.look(|core| core.is_answered(asked)) {
+                executor::sleep(ANSWER).await;
+            }
+            if self.board.look(|core| core.epoch()) == epoch {
+                break;
+            }
         }
         let mut trees = vec![layout::CATALOG, layout::TREES, layout::LONG];
         for (tree, value) in self.tree_rows().await? {
