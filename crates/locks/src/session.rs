@@ -258,7 +258,7 @@ impl NodeLock {
     }
 
     /// Converts the lock as [`NodeLock::convert`], in a task. Dropping the future cancels the
-    /// conversion, unless it was granted meanwhile.
+    /// conversion, unless it was granted meanwhile: then the mode is in doubt, and counts as EX.
     ///
     /// # Errors
     /// See [`LockError`].
@@ -274,10 +274,13 @@ impl NodeLock {
         let request = LockRequest { lock, mode, timeout: timeout_of(timeout), kind };
         let state = follow(port, worker, begin(port, worker, request, None));
         let mut cancels = CancelOnDrop(Some(&self.place));
+        let before = self.grant;
+        self.grant.mode = Mode::EX;
         let granted = state.await;
         cancels.0 = None;
         drop(cancels);
-        self.grant = granted?;
+        self.grant = *granted.as_ref().unwrap_or(&before);
+        granted?;
         Ok(&self.grant)
     }
 

@@ -29,7 +29,7 @@ use crate::{
     parse::{folded, relation_of_text},
     sequences::SequenceSlot,
     shape::number,
-    types::{Clock, Type, Value},
+    types::{Clock, Type, Value, moment},
 };
 
 /// The deepest nesting of expressions, those of all queries together.
@@ -281,6 +281,11 @@ pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit
         && !from.is_reg()
         && !to.is_reg()
     {
+        if let Value::Text(text) = value
+            && moment::depends_on_zone(text, to)
+        {
+            on.is_stable.set(true);
+        }
         return Ok(Expr::Value(value.clone().cast(from, to, is_explicit)?));
     }
     Ok(Expr::Cast { value: expr.boxed(), from, to, is_explicit })

@@ -97,7 +97,7 @@ fn bound_of(expr: &Expr, offset: usize, table: &Table) -> Option<Bound> {
     };
     let sides = [(one, *comparison, other), (other, comparison.exchanged(), one)];
     sides.into_iter().find_map(|(side, comparison, value)| {
-        let column = column(side).filter(own).filter(|_| is_earlier(value))?;
+        let column = column(side).filter(own).filter(|_| is_earlier(value) && !value.is_volatile())?;
         Some(Bound { column: column - offset, comparison, value: (**value).clone() })
     })
 }

@@ -102,17 +102,19 @@ pub(crate) fn bind_text(table: &Table, text: &str) -> Result<(Expr, Type)> {
 /// Refuses an expression whose value may become another one while its row stays.
 pub(crate) fn check_immutable(table: &Table, text: &str, message: &str) -> Result<()> {
     fn varies(expr: &Expr) -> bool {
-        use Type::{Date, Timestamp, TimestampTz};
+        use Type::{Date, TimeOfDay, TimeTz, Timestamp, TimestampTz};
         let mut found = match expr {
             Expr::Call(bound, _) => bound.function.volatility != Volatility::Immutable,
             Expr::Sequence(..) => true,
             Expr::Cast { from: Type::Unknown, .. } => false,
             // The zone of the session decides, or another setting.
             Expr::Cast { from, to, .. } => {
-                let is_moment = |of: &Type| matches!(of.unrounded(), Date | Timestamp | TimestampTz);
-                (from.unrounded() == TimestampTz) != (to.unrounded() == TimestampTz)
+                let [from, to] = [from, to].map(|of| of.element().unwrap_or(*of).unrounded());
+                let is_moment = |of: Type| matches!(of, Date | Timestamp | TimestampTz);
+                (from == TimestampTz) != (to == TimestampTz)
                     || is_moment(from) && to.is_text()
-                    || from.is_text() && is_moment(to)
+                    || from.is_text() && (is_moment(to) || to == TimeTz)
+                    || (from, to) == (TimeOfDay, TimeTz)
             }
             _ => false,
         };

@@ -40,20 +40,25 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("pg_advisory_unlock_shared", &[INT8], BOOL, |call| unlock(call, SHARED)).volatile(),
     function("pg_advisory_xact_lock", &[INT4, INT4], VOID, |call| take(call, TRANSACTION)).volatile(),
     function("pg_advisory_xact_lock", &[INT8], VOID, |call| take(call, TRANSACTION)).volatile(),
-    function("pg_advisory_xact_lock_shared", &[INT4, INT4], VOID, |call| take(call, BOTH)).volatile(),
-    function("pg_advisory_xact_lock_shared", &[INT8], VOID, |call| take(call, BOTH)).volatile(),
+    function("pg_advisory_xact_lock_shared", &[INT4, INT4], VOID, |call| take(call, SHARED_TRANSACTION))
+        .volatile(),
+    function("pg_advisory_xact_lock_shared", &[INT8], VOID, |call| take(call, SHARED_TRANSACTION)).volatile(),
     function("pg_try_advisory_lock", &[INT4, INT4], BOOL, |call| try_take(call, SESSION)).volatile(),
     function("pg_try_advisory_lock", &[INT8], BOOL, |call| try_take(call, SESSION)).volatile(),
     function("pg_try_advisory_lock_shared", &[INT4, INT4], BOOL, |call| try_take(call, SHARED)).volatile(),
     function("pg_try_advisory_lock_shared", &[INT8], BOOL, |call| try_take(call, SHARED)).volatile(),
     function("pg_try_advisory_xact_lock", &[INT4, INT4], BOOL, |call| try_take(call, TRANSACTION)).volatile(),
     function("pg_try_advisory_xact_lock", &[INT8], BOOL, |call| try_take(call, TRANSACTION)).volatile(),
-    function("pg_try_advisory_xact_lock_shared", &[INT4, INT4], BOOL, |call| try_take(call, BOTH)).volatile(),
-    function("pg_try_advisory_xact_lock_shared", &[INT8], BOOL, |call| try_take(call, BOTH)).volatile(),
+    function("pg_try_advisory_xact_lock_shared", &[INT4, INT4], BOOL, |call| {
+        try_take(call, SHARED_TRANSACTION)
+    })
+    .volatile(),
+    function("pg_try_advisory_xact_lock_shared", &[INT8], BOOL, |call| try_take(call, SHARED_TRANSACTION))
+        .volatile(),
 ];
 
 /// The kind of a lock: others may share it, and it ends with the transaction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Kind {
     is_shared: bool,
     is_of_transaction: bool,
@@ -62,13 +67,13 @@ pub(crate) struct Kind {
 const SESSION: Kind = Kind { is_shared: false, is_of_transaction: false };
 const SHARED: Kind = Kind { is_shared: true, is_of_transaction: false };
 const TRANSACTION: Kind = Kind { is_shared: false, is_of_transaction: true };
-const BOTH: Kind = Kind { is_shared: true, is_of_transaction: true };
+const SHARED_TRANSACTION: Kind = Kind { is_shared: true, is_of_transaction: true };
 
 /// The number of a lock, or both of its numbers, as a part of its name.
 type Key = String;
 
 /// A call that waits for its answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) enum AdvisoryCall {
     Take { key: Key, kind: Kind, waits: bool },
     Unlock { key: Key, kind: Kind },
@@ -132,8 +137,8 @@ pub(crate) struct Advisory {
     owner: RefCell<Option<NodeLockSession>>,
     held: RefCell<BTreeMap<Key, AdvisoryLock>>,
     wanted: RefCell<Option<AdvisoryCall>>,
-    /// The answers to the calls of an evaluation, in their order, and the number of those used.
-    answers: RefCell<Vec<bool>>,
+    /// The calls of an evaluation with their answers, in their order, and the number of those used.
+    answers: RefCell<Vec<(AdvisoryCall, bool)>>,
     used: Cell<usize>,
     /// The messages for the client.
     warnings: RefCell<Vec<String>>,
@@ -167,10 +172,13 @@ impl Advisory {
 
     /// Returns the answer to a call; else notes that it is wanted, and fails.
     fn answer(&self, call: AdvisoryCall) -> Result<bool> {
-        if let Some(answer) = self.answers.borrow().get(self.used.get()) {
-            self.used.set(self.used.get() + 1);
+        let (mut answers, used) = (self.answers.borrow_mut(), self.used.get());
+        if let Some((_, answer)) = answers.get(used).filter(|(known, _)| *known == call) {
+            self.used.set(used + 1);
             return Ok(*answer);
         }
+        // An expression may choose another call when it is repeated.
+        answers.truncate(used);
         self.wanted.replace(Some(call));
         Err(SqlError::unsupported("an advisory lock in this place"))
     }
@@ -188,11 +196,11 @@ impl Advisory {
     }
 
     /// Returns the answers of an evaluation that waits for a subquery.
-    pub(crate) fn set_aside(&self) -> Vec<bool> {
+    pub(crate) fn set_aside(&self) -> Vec<(AdvisoryCall, bool)> {
         self.answers.take()
     }
 
-    pub(crate) fn restore(&self, before: Vec<bool>) {
+    pub(crate) fn restore(&self, before: Vec<(AdvisoryCall, bool)>) {
         self.answers.replace(before);
     }
 
@@ -205,17 +213,18 @@ impl Advisory {
 
     /// Finds the answer to a call; a wait for a lock is at most so long.
     pub(crate) async fn supply(&self, call: AdvisoryCall, limit: Option<Duration>) -> Result<()> {
-        let answer = match call {
+        let answer = match &call {
             AdvisoryCall::Take { key, kind, waits } => {
-                self.take(key, kind, if waits { limit } else { Some(Duration::ZERO) }, waits).await?
+                let limit = if *waits { limit } else { Some(Duration::ZERO) };
+                self.take(key.clone(), *kind, limit, *waits).await?
             }
-            AdvisoryCall::Unlock { key, kind } => self.unlock(&key, kind).await?,
+            AdvisoryCall::Unlock { key, kind } => self.unlock(key, *kind).await,
             AdvisoryCall::UnlockAll => {
-                self.end(false).await?;
+                self.unlock_all().await;
                 true
             }
         };
-        self.answers.borrow_mut().push(answer);
+        self.answers.borrow_mut().push((call, answer));
         Ok(())
     }
 
@@ -248,7 +257,7 @@ impl Advisory {
         }
     }
 
-    async fn unlock(&self, key: &str, kind: Kind) -> Result<bool> {
+    async fn unlock(&self, key: &str, kind: Kind) -> bool {
         let is_held = match self.held.borrow_mut().get_mut(key).map(|held| held.count(kind)) {
             Some(count @ 1..) => {
                 *count -= 1;
@@ -260,20 +269,31 @@ impl Advisory {
             let mode = if kind.is_shared { "ShareLock" } else { "ExclusiveLock" };
             self.warnings.borrow_mut().push(format!("you don't own a lock of type {mode}"));
         }
-        self.weaken().await?;
-        Ok(is_held)
+        self.weaken().await;
+        is_held
     }
 
-    /// Ends the locks of the transaction, or all others.
-    pub(crate) async fn end(&self, is_of_transaction: bool) -> Result<()> {
+    /// Ends the locks of the transaction.
+    pub(crate) async fn end_transaction(&self) {
+        self.end(TRANSACTION).await;
+    }
+
+    /// Ends the locks of the session, and none of its transaction.
+    pub(crate) async fn unlock_all(&self) {
+        self.end(SESSION).await;
+    }
+
+    async fn end(&self, of: Kind) {
         for held in self.held.borrow_mut().values_mut() {
-            held.counts.iter_mut().for_each(|counts| counts[usize::from(is_of_transaction)] = 0);
+            let place = usize::from(of.is_of_transaction);
+            held.counts.iter_mut().for_each(|counts| counts[place] = 0);
         }
-        self.weaken().await
+        self.weaken().await;
     }
 
     /// Gives back the locks that no call needs, and what is more than the calls need of others.
-    async fn weaken(&self) -> Result<()> {
+    /// What fails, because an earlier conversion is still under way, is done by the next call.
+    async fn weaken(&self) {
         let mut shared = Vec::new();
         self.held.borrow_mut().retain(|_, held| {
             if held.mode() == Some(Mode::PR) {
@@ -283,11 +303,12 @@ impl Advisory {
         });
         for lock in shared {
             let mut lock = lock.lock().await;
-            if lock.grant().mode != Mode::PR {
-                lock.converted(Mode::PR, None).await.map_err(locks::failed)?;
+            if lock.grant().mode != Mode::PR
+                && let Err(error) = lock.converted(Mode::PR, None).await
+            {
+                tracing::debug!("an advisory lock stays as it is: {error}");
             }
         }
-        Ok(())
     }
 
     /// Makes a new owner of the locks of the session, unless it holds some: the youngest owner of a

@@ -34,7 +34,7 @@ use crate::{
     catalog::SessionPlace,
     dml::foreign::Constraints,
     error::{Result, SqlError, code},
-    sequences::Drawn,
+    sequences::{Drawn, Set},
     session::settings::Settings,
     system::{self, Definitions},
     types::{Type, Value, array::Array, numeric::Numeric, text},
@@ -60,6 +60,17 @@ pub(crate) struct Context {
     pub(crate) advisory: Advisory,
     /// The schema of the session for temporary relations.
     pub(crate) temporary: RefCell<Option<String>>,
+}
+
+impl Context {
+    /// Forgets what belongs to a statement, which has ended or was given up. Returns its calls of
+    /// `setval`, which are to be done if it has succeeded, and its warnings.
+    pub(crate) fn end_statement(&mut self) -> (Vec<Set>, Vec<String>) {
+        self.statement_begun = 0;
+        self.definitions.end_statement();
+        self.answers.end_statement();
+        (self.sequences.end_statement(), self.advisory.end_statement())
+    }
 }
 
 #[cfg(test)]

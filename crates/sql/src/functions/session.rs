@@ -111,7 +111,7 @@ fn set_config(call: &Call<'_>) -> Result<Value> {
     }
     let (name, mut settings) = (call.text(0), call.context.settings.borrow_mut());
     match call.is_null(1) {
-        true => settings.reset(Some(name))?,
+        true => settings.reset(name, call.bool(2))?,
         false => settings.set_for(name, call.text(1), call.bool(2))?,
     }
     settings.show(name).map(Value::Text)

@@ -50,6 +50,12 @@ impl Session<'_> {
     }
 
     pub(super) async fn copy(&mut self, copy: &Copy) -> Result<()> {
+        self.copy_rows(copy).await?;
+        let (sets, _) = self.context.end_statement();
+        self.set_sequences(sets).await
+    }
+
+    async fn copy_rows(&mut self, copy: &Copy) -> Result<()> {
         if let Some(query) = &copy.query {
             return self.copy_query(query).await;
         }

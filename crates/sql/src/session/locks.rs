@@ -68,13 +68,13 @@ impl TableMode {
 pub(super) struct TableLocks {
     manager: LockManager,
     held: BTreeMap<u64, (TableMode, NodeLock)>,
-    /// That of a database that goes.
-    database: Option<NodeLock>,
+    /// Those of databases that go.
+    databases: Vec<NodeLock>,
 }
 
 impl TableLocks {
     pub(super) fn new(manager: LockManager) -> Self {
-        Self { manager, held: BTreeMap::new(), database: None }
+        Self { manager, held: BTreeMap::new(), databases: Vec::new() }
     }
 
     pub(super) fn manager(&self) -> &LockManager {
@@ -84,7 +84,7 @@ impl TableLocks {
     /// Takes the lock of a database until the end of the transaction, if all its sessions end soon.
     pub(super) async fn take_database(&mut self, database: u32, name: &str) -> Result<()> {
         match lock_database(&self.manager, database, Mode::EX, SESSIONS_WAIT).await {
-            Ok(lock) => self.database = Some(lock),
+            Ok(lock) => self.databases.push(lock),
             Err(LockError::Refused(LockRefusal::NotGranted | LockRefusal::TimedOut)) => {
                 let message = format!("database \"{name}\" is being accessed by other users");
                 let detail = "There are other sessions using the database.";
@@ -126,7 +126,7 @@ impl TableLocks {
 
     /// Gives all locks back: the transaction has ended. Returns whether there was one.
     pub(super) fn release(&mut self) -> bool {
-        self.database = None;
+        self.databases.clear();
         !std::mem::take(&mut self.held).is_empty()
     }
 }

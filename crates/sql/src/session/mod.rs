@@ -212,7 +212,7 @@ impl<'a> Session<'a> {
                     }
                 }
             }
-            self.connection.flush_if_full().await?;
+            self.activity.unless_ended(self.connection.flush_if_full()).await?;
         }
         Ok(())
     }
@@ -252,6 +252,9 @@ impl<'a> Session<'a> {
         }
         self.connection.out.error(error, "ERROR");
         self.is_failed = true;
+        // A statement that was cancelled has not come to its end, and its answers are not those of
+        // the next one.
+        self.context.end_statement();
         if self.savepoints.is_empty() {
             // Those that wait for its rows go on.
             self.transaction = None;
@@ -259,7 +262,7 @@ impl<'a> Session<'a> {
             self.catalog.forget();
             self.context.constraints.end_transaction();
             self.context.sequences.made.borrow_mut().clear();
-            self.release_locks().await?;
+            self.release_locks().await;
             self.portals.clear();
             self.end_cursors(false);
         }
@@ -303,24 +306,24 @@ impl<'a> Session<'a> {
             }
             None => Ok(()),
         };
-        if self.context.settings.borrow_mut().end_transaction(commits && !is_failed) {
+        let is_committed = commits && !is_failed && result.is_ok();
+        if self.context.settings.borrow_mut().end_transaction(is_committed) {
             self.report_settings();
         }
         self.set_modes(self.default_modes);
         self.context.sequences.made.borrow_mut().clear();
         // Behind the end of the transaction, so that others see it.
-        self.release_locks().await?;
+        self.release_locks().await;
         Ok(result?)
     }
 
     /// Gives back the locks of the transaction, which has ended.
-    async fn release_locks(&mut self) -> Result<()> {
+    async fn release_locks(&mut self) {
         let advisory = &self.context.advisory;
-        advisory.end(true).await?;
+        advisory.end_transaction().await;
         if self.locks.release() {
             advisory.begin_owner();
         }
-        Ok(())
     }
 
     /// Begins a transaction if there is none.
@@ -544,7 +547,7 @@ impl<'a> Session<'a> {
                 self.portals.remove(&name);
                 self.connection.out.empty(b'3');
             }
-            Received::Flush => self.connection.flush().await?,
+            Received::Flush => self.activity.unless_ended(self.connection.flush()).await?,
             // What a client had under way when its copy failed.
             Received::CopyData(_) | Received::CopyDone | Received::CopyFail(_) => {}
             Received::Password(_) | Received::Query(_) | Received::Sync | Received::Terminate => {

@@ -325,14 +325,9 @@ impl Session<'_> {
             self.context.statement_begun = time::now();
         }
         let mut done = self.run_plan(plan, values).await;
-        self.context.statement_begun = 0;
         self.report_settings();
-        let sets = self.context.sequences.end_statement();
-        self.context.definitions.end_statement();
-        self.context.answers.end_statement();
-        for warning in self.context.advisory.end_statement() {
-            self.notice("01000", "WARNING", warning);
-        }
+        let (sets, warnings) = self.context.end_statement();
+        warnings.into_iter().for_each(|warning| self.notice("01000", "WARNING", warning));
         if done.is_ok()
             && let Err(error) = self.set_sequences(sets).await
         {
@@ -366,7 +361,7 @@ impl Session<'_> {
     }
 
     /// Does the calls of `setval` of a statement.
-    async fn set_sequences(&mut self, sets: Vec<Set>) -> Result<()> {
+    pub(super) async fn set_sequences(&mut self, sets: Vec<Set>) -> Result<()> {
         for set in sets {
             let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
             self.ranges.set(by, &self.context.sequences, set).await?;
@@ -579,9 +574,9 @@ impl Session<'_> {
             }
             ast::Statement::Reset(reset) => {
                 match &reset.reset {
-                    ast::Reset::ALL => self.context.settings.borrow_mut().reset(None)?,
+                    ast::Reset::ALL => self.context.settings.borrow_mut().reset_all(),
                     ast::Reset::ConfigurationParameter(name) => {
-                        self.context.settings.borrow_mut().reset(Some(&name.to_string()))?
+                        self.context.settings.borrow_mut().reset(&name.to_string(), false)?
                     }
                     ast::Reset::SessionAuthorization => {}
                 }
@@ -598,8 +593,8 @@ impl Session<'_> {
                     return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
                 }
                 Box::pin(self.end_temporary()).await;
-                self.context.advisory.end(false).await?;
-                self.context.settings.borrow_mut().reset(None)?;
+                self.context.advisory.unlock_all().await;
+                self.context.settings.borrow_mut().reset_all();
                 self.statements.clear();
                 self.cursors.clear();
                 Ok(plain("DISCARD ALL"))
@@ -641,7 +636,7 @@ impl Session<'_> {
     }
 
     /// Warns of SET LOCAL without a transaction, which ends at once.
-    fn is_local(&mut self, is_local: bool) -> bool {
+    fn warn_without_transaction(&mut self, is_local: bool) -> bool {
         if is_local && !self.is_explicit {
             let message = "SET LOCAL can only be used in transaction blocks".into();
             self.notice(code::NO_ACTIVE_TRANSACTION, "WARNING", message);
@@ -657,7 +652,7 @@ impl Session<'_> {
                 variable,
                 values,
             } => {
-                let is_local = self.is_local(*scope == Some(ast::ContextModifier::Local));
+                let is_local = self.warn_without_transaction(*scope == Some(ast::ContextModifier::Local));
                 let name = variable.to_string();
                 let value: Vec<String> = values
                     .iter()
@@ -671,7 +666,7 @@ impl Session<'_> {
                     .collect();
                 match value.join(", ") {
                     value if value.eq_ignore_ascii_case("default") => {
-                        self.context.settings.borrow_mut().reset(Some(&name))?
+                        self.context.settings.borrow_mut().reset(&name, is_local)?
                     }
                     value => self.context.settings.borrow_mut().set_for(&name, &value, is_local)?,
                 }
@@ -708,7 +703,7 @@ impl Session<'_> {
                 Ok(plain("SET"))
             }
             ast::Set::SetTimeZone { local, value } => {
-                let is_local = self.is_local(*local);
+                let is_local = self.warn_without_transaction(*local);
                 let mut settings = self.context.settings.borrow_mut();
                 let text = match value {
                     ast::Expr::Interval(literal) => match bind::operators::interval(literal)?.0 {
@@ -718,7 +713,7 @@ impl Session<'_> {
                     other => other.to_string().trim_matches('\'').to_owned(),
                 };
                 match text.to_ascii_lowercase().as_str() {
-                    "default" | "local" => settings.reset(Some("timezone"))?,
+                    "default" | "local" => settings.reset("timezone", is_local)?,
                     _ => settings.set_for("timezone", &text, is_local)?,
                 }
                 Ok(plain("SET"))

@@ -284,20 +284,21 @@ impl Settings {
         self.values.insert("transaction_read_only", if is_read_only { "on" } else { "off" }.to_owned());
     }
 
-    /// Sets a value to its first one; all of them without a name.
-    pub(crate) fn reset(&mut self, name: Option<&str>) -> Result<()> {
-        let Some(name) = name else {
-            for (name, first) in CHANGEABLE {
-                if self.values.get(name).is_some_and(|value| value != first) {
-                    self.change(name, first, false);
-                }
+    /// Sets all values to their first ones.
+    pub(crate) fn reset_all(&mut self) {
+        for (name, first) in CHANGEABLE {
+            if self.values.get(name).is_some_and(|value| value != first) {
+                self.change(name, first, false);
             }
-            return Ok(());
-        };
+        }
+    }
+
+    /// Sets a value to its first one, until the end of the transaction if it `is_local`.
+    pub(crate) fn reset(&mut self, name: &str, is_local: bool) -> Result<()> {
         let lower = name.to_ascii_lowercase();
         let (known, first) =
             CHANGEABLE.iter().find(|(known, _)| *known == lower).ok_or_else(|| Self::unknown(name))?;
-        self.change(known, first, false);
+        self.change(known, first, is_local);
         Ok(())
     }
 

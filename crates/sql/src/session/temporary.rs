@@ -103,8 +103,9 @@ impl Session<'_> {
                 self.catalog.forget();
                 // Other sessions do not hear of it.
                 let heard = self.connection.out.0.len();
-                Box::pin(self.define(&statement)).await?;
+                let defined = Box::pin(self.define(&statement)).await;
                 self.connection.out.0.truncate(heard);
+                defined?;
             }
         }
         Ok(())
@@ -113,6 +114,9 @@ impl Session<'_> {
     /// Removes the schema of the session, which ends or begins again.
     pub(super) async fn end_temporary(&mut self) {
         let Some(schema) = self.temporary_schema.take() else { return };
+        // First: a statement that is cancelled must not use it without its lock.
+        self.catalog.set_temporary(None);
+        self.context.temporary.replace(None);
         let dropped = async {
             self.end(false).await?;
             self.set_modes(Modes::default());
@@ -123,8 +127,6 @@ impl Session<'_> {
             self.end(true).await
         };
         let dropped = executor::timeout(DROP_WAIT, Box::pin(dropped)).await;
-        self.catalog.set_temporary(None);
-        self.context.temporary.replace(None);
         let why = match dropped {
             Some(Ok(())) => return,
             Some(Err(error)) => error.to_string(),

@@ -69,6 +69,21 @@ pub(super) fn parse(text: &str, to: Type) -> Result<Value> {
     })
 }
 
+/// Returns true if the zone of the session decides what a text of this type means.
+pub(crate) fn depends_on_zone(text: &str, to: Type) -> bool {
+    let is_time = match to.element().unwrap_or(to).unrounded() {
+        Type::TimeTz => true,
+        Type::TimestampTz => false,
+        _ => return false,
+    };
+    let is_fixed = |fields: Fields| {
+        let is_endless = matches!(fields.special, Some(Special::Infinity | Special::MinusInfinity));
+        fields.zone.is_some() || is_endless
+    };
+    // The elements of an array are not looked at one by one.
+    to.element().is_some() || !Fields::read(text, is_time).is_ok_and(is_fixed)
+}
+
 fn time_of_day(text: &str, to: Type) -> Parsed<Value> {
     let fields = Fields::read(text, true)?;
     let now = Zone::current().to_local(time::now());

@@ -161,6 +161,23 @@ fn advisory_locks_hold_on_all_nodes_until_their_session_ends() {
     let told = [other.end("select pg_advisory_xact_lock(1); commit;"), waiting.join().unwrap()];
     let failed = told.iter().filter(|told| told.contains("deadlock detected")).count();
     assert_eq!(failed, 1, "{told:?}");
+    // The answers of a statement that was given up are not those of the next one.
+    let mut holder = Session::start(&psql, &cluster, 1);
+    holder.run("select pg_advisory_lock(12), pg_advisory_lock(13);");
+    let mut command = client(&psql, &cluster, 2);
+    let output = command.args(["-X", "-At"]).args(
+        [
+            "set statement_timeout = 300",
+            "select pg_try_advisory_lock(11), pg_advisory_lock(12)",
+            "select pg_try_advisory_lock(13), pg_try_advisory_lock(11)",
+        ]
+        .iter()
+        .flat_map(|text| ["-c", text]),
+    );
+    let output = output.output().unwrap();
+    let told = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(told.starts_with("SET\nf|t\n") && told.contains("statement timeout"), "{told}");
+    holder.end("select 1;");
     // The sessions have ended.
     assert_eq!(ask(1, "select pg_try_advisory_lock(1), pg_try_advisory_lock(9)"), "t|t");
     let mut doomed = Session::start(&psql, &cluster, 1);
