@@ -122,6 +122,11 @@ impl Group {
         self.mirror.as_ref().map(MirrorBlocks::mirror)
     }
 
+    /// Returns the blocks with their copies on the disks of all nodes, if the group has such.
+    pub(crate) fn mirrored_blocks(&self) -> Option<&MirrorBlocks> {
+        self.mirror.as_ref()
+    }
+
     /// Reads all copies of a mirrored group, compares them, and replaces bad ones. `progress` is
     /// told what was done so far, and returns false to end it. `None` in a group without copies.
     ///

@@ -1,7 +1,7 @@
 //! The blocks of a mirrored group. Block `b` is at byte `b * block size` of the chunks of blocks,
 //! one behind the other.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use plexus_base::BlockId;
@@ -28,11 +28,13 @@ pub struct BlockCopy {
 pub(crate) struct MirrorBlocks {
     mirror: Arc<Mirror>,
     block_bytes: usize,
+    /// Known when there is a map; it never changes.
+    chunk_bytes: OnceLock<u64>,
 }
 
 impl MirrorBlocks {
     pub(crate) fn new(shape: &Shape, mirror: Arc<Mirror>) -> Self {
-        Self { mirror, block_bytes: shape.block_size.bytes() }
+        Self { mirror, block_bytes: shape.block_size.bytes(), chunk_bytes: OnceLock::new() }
     }
 
     pub(super) fn block_bytes(&self) -> usize {
@@ -45,9 +47,31 @@ impl MirrorBlocks {
 
     /// Returns the chunk of a block and its offset there.
     fn place(&self, block: BlockId) -> Result<(ChunkId, u32), DiskError> {
-        let chunk_bytes = self.mirror.wait_for_map()?.chunk_bytes();
+        let chunk_bytes = match self.chunk_bytes.get() {
+            Some(bytes) => *bytes,
+            None => {
+                let bytes = self.mirror.wait_for_map()?.chunk_bytes();
+                *self.chunk_bytes.get_or_init(|| bytes)
+            }
+        };
+        Ok(self.place_in(block, chunk_bytes))
+    }
+
+    fn place_in(&self, block: BlockId, chunk_bytes: u64) -> (ChunkId, u32) {
         let byte = block.0 * self.block_bytes as u64;
-        Ok((ChunkId((byte / chunk_bytes) as u32), (byte % chunk_bytes) as u32))
+        (ChunkId((byte / chunk_bytes) as u32), (byte % chunk_bytes) as u32)
+    }
+
+    /// Begins to read the nearest copy of a block; as [`Mirror::begin_read`]. Returns false, and
+    /// does nothing, as long as the node has no map.
+    pub(crate) fn begin_read<F>(&self, block: BlockId, done: impl FnOnce() -> F) -> bool
+    where
+        F: FnOnce(Result<Bytes, DiskRefusal>) + Send + 'static,
+    {
+        let Some(chunk_bytes) = self.chunk_bytes.get() else { return false };
+        let (chunk, offset) = self.place_in(block, *chunk_bytes);
+        self.mirror.begin_read(chunk, (offset, self.block_bytes as u32), done());
+        true
     }
 
     pub(crate) fn read(&self, block: BlockId, into: &mut [u8]) -> Result<(), DiskError> {

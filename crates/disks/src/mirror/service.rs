@@ -42,12 +42,27 @@ const WORKER: WorkerId = WorkerId(0);
 
 type Outcome = Result<ClientResult<Bytes>, DiskRefusal>;
 
-/// The end of a request at the protocol. Threads wait for disks as they wait for files, so they
-/// drive no worker meanwhile.
-type Waiter = mpsc::SyncSender<Outcome>;
+/// The end of a request at the protocol. It is called outside of all locks, and must be quick.
+type Waiter = Box<dyn FnOnce(Outcome) + Send>;
 
+/// Makes a waiter for a thread. Threads wait for disks as they wait for files, so they drive no
+/// worker meanwhile.
 fn waiter() -> (Waiter, mpsc::Receiver<Outcome>) {
-    mpsc::sync_channel(1)
+    let (sender, receiver) = mpsc::sync_channel(1);
+    // It fails if the thread does not wait any more.
+    (Box::new(move |outcome| drop(sender.send(outcome))), receiver)
+}
+
+/// Returns what was read, and the disk.
+fn read_of(outcome: Outcome, length: u32) -> Result<(Bytes, DiskNumber), DiskRefusal> {
+    match outcome? {
+        ClientResult::Read(data, disk) if data.len() != length as usize => {
+            let why = format!("{} bytes were read, {length} were asked for", data.len());
+            Err(DiskRefusal::Failed { disk, why })
+        }
+        ClientResult::Read(data, disk) => Ok((data, disk)),
+        ClientResult::Done | ClientResult::Held(_) => Err(DiskRefusal::Ended),
+    }
 }
 
 /// The mirrored group of a node, which its threads share.
@@ -276,13 +291,24 @@ impl Mirror {
         let (reply, answer) = waiter();
         let read = ClientOp::Read { offset, length, from, in_doubt };
         self.act(|core| core.submit(chunk, read, reply));
-        match Self::wait(answer)? {
-            ClientResult::Read(data, disk) if data.len() != length as usize => {
-                let why = format!("{} bytes were read, {length} were asked for", data.len());
-                Err(DiskRefusal::Failed { disk, why })
-            }
-            ClientResult::Read(data, disk) => Ok((data, disk)),
-            ClientResult::Done | ClientResult::Held(_) => Err(DiskRefusal::Ended),
+        read_of(Self::wait(answer), length)
+    }
+
+    /// Begins to read a current copy. `done` is called on any thread when it is read, and must be
+    /// quick. A handler of a worker may call this.
+    pub(crate) fn begin_read(
+        &self,
+        chunk: ChunkId,
+        (offset, length): (u32, u32),
+        done: impl FnOnce(Result<Bytes, DiskRefusal>) + Send + 'static,
+    ) {
+        let read = ClientOp::Read { offset, length, from: None, in_doubt: None };
+        let waiter = Box::new(move |outcome| done(read_of(outcome, length).map(|(bytes, _)| bytes)));
+        if self.decide(|core| core.submit(chunk, read, waiter))
+            && let Some(port) = self.port.get()
+        {
+            // If the queue of the worker is full, they leave with the next tick.
+            port.offer(WORKER, Flush);
         }
     }
 
@@ -293,14 +319,14 @@ impl Mirror {
         unit: u32,
         disks: &[DiskNumber],
     ) -> Vec<Result<Bytes, DiskRefusal>> {
-        let answers: Vec<_> = disks.iter().map(|_| waiter()).collect();
+        let (waiters, answers): (Vec<_>, Vec<_>) = disks.iter().map(|_| waiter()).unzip();
         self.act(|core| {
-            for (disk, (reply, _)) in disks.iter().zip(&answers) {
+            for (disk, reply) in disks.iter().zip(waiters) {
                 let (offset, length, from) = (unit * UNIT_BYTES, UNIT_BYTES, Some(*disk));
-                core.submit(chunk, ClientOp::Read { offset, length, from, in_doubt: None }, reply.clone());
+                core.submit(chunk, ClientOp::Read { offset, length, from, in_doubt: None }, reply);
             }
         });
-        let answers = answers.into_iter().map(|(_, answer)| match Self::wait(answer)? {
+        let answers = answers.into_iter().map(|answer| match Self::wait(answer)? {
             ClientResult::Read(data, _) if data.len() == UNIT_BYTES as usize => Ok(data),
             _ => Err(DiskRefusal::Changed),
         });
@@ -492,8 +518,7 @@ impl Mirror {
             }
             !sends.is_empty()
         };
-        // It fails if the thread does not wait any more.
-        finished.into_iter().for_each(|(waiter, result)| drop(waiter.send(result)));
+        finished.into_iter().for_each(|(waiter, result)| waiter(result));
         has_sends
     }
 
