@@ -20,7 +20,7 @@ use crate::{
     parse::{folded, relation, simple},
     sequences::Sequence,
     system::{self, SystemTable},
-    types::{Type, Value},
+    types::{Type, Value, encode},
 };
 
 /// The rows of a part of FROM.
@@ -53,6 +53,10 @@ pub(crate) struct Source {
     pub(crate) width: usize,
     /// The way to the rows of a table.
     pub(crate) path: Path,
+    /// The columns of a table that are read, in their order; `None`: all.
+    pub(crate) columns: Option<Rc<[usize]>>,
+    /// Conditions of its own rows, with their columns alone.
+    pub(crate) filter: Vec<Expr>,
     /// Conditions of rows that have the columns up to this source.
     pub(crate) conditions: Vec<Expr>,
     /// For an outer join: conditions without which the row has NULL here.
@@ -71,6 +75,8 @@ impl Source {
             offset,
             width,
             path,
+            columns: None,
+            filter: Vec::new(),
             conditions: Vec::new(),
             outer: None,
             is_full: false,
@@ -82,6 +88,15 @@ impl Source {
         match &self.relation {
             Relation::Table(table) => Some(table),
             _ => None,
+        }
+    }
+
+    /// Reads a row of its table.
+    pub(crate) fn read(&self, row: &[u8]) -> Result<Vec<Value>> {
+        match (&self.columns, &self.relation) {
+            (Some(columns), _) => encode::read_columns(row, columns),
+            (None, Relation::Table(table)) => encode::read_row(row, table.columns.len()),
+            (None, _) => Ok(Vec::new()),
         }
     }
 
@@ -104,7 +119,7 @@ impl Source {
     }
 
     /// Calls `act` with each of its expressions, to change it.
-    fn exprs(&mut self, act: &mut dyn FnMut(&mut Expr)) {
+    pub(super) fn exprs(&mut self, act: &mut dyn FnMut(&mut Expr)) {
         self.conditions.iter_mut().chain(self.outer.iter_mut().flatten()).for_each(&mut *act);
         match &mut self.relation {
             Relation::Query { outer: Some(outer), .. } => outer.iter_mut().for_each(act),

@@ -3,6 +3,7 @@
 pub(crate) mod aggregates;
 mod calls;
 pub(crate) mod from;
+mod narrow;
 pub(crate) mod operators;
 pub(crate) mod paths;
 pub(crate) mod query;

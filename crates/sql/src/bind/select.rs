@@ -9,6 +9,7 @@ use super::{
     calls::special_name,
     coerce,
     from::{self, Source},
+    narrow::{filter_early, read_less},
     paths::{order_path, path_order, place},
     sets::SetCall,
     windows::{Calls, WindowCall},
@@ -453,6 +454,7 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
     }
     let mut sources = from.sources;
     let constant = place(&mut sources, conditions);
+    filter_early(&mut sources);
     let width = sources.iter().map(|source| source.width).sum();
 
     let GroupedBy { keys, sets } = bind_grouped(select, &rows)?;
@@ -515,6 +517,7 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
         bind_locks(&mut bound, query, around.parameters)?;
     }
     order_by_path(&mut bound);
+    read_less(&mut bound);
     Ok(bound)
 }
 

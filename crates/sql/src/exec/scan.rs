@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, collections::HashMap, rc::Rc};
 
+use plexus_base::BlockId;
 use plexus_store::tree::ScanPlace;
 
 use super::{Run, all_hold, query};
@@ -12,8 +13,9 @@ use crate::{
         sets::SetCall,
     },
     catalog::Table,
-    error::Result,
+    error::{Result, SqlError},
     expr::{Comparison, Expr, Inputs, evaluate_all},
+    spool::bytes_of,
     types::{Type, Value, encode},
 };
 
@@ -72,10 +74,149 @@ fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
     Ok(Keys::Range(from, to))
 }
 
-/// The rows with which a scan goes on.
+/// The rows that are read or copied at once, at most: a query that needs few rows reads few.
+const MOST_READ: usize = 256;
+
+/// The rows of a source that a row of the sources before it leads to.
+struct Pages<'s> {
+    source: &'s Source,
+    place: Place,
+    /// The number of rows to read next.
+    count: usize,
+    /// The bytes of rows that are kept until the end.
+    own: usize,
+}
+
+/// The rows with which a source goes on.
+enum Place {
+    End,
+    Point(Vec<u8>),
+    Kept(KeptRows, usize),
+    Range(Box<Range>),
+}
+
+struct Range {
+    from: Vec<u8>,
+    to: Option<Vec<u8>>,
+    tree: BlockId,
+    /// Entries that were found.
+    found: std::vec::IntoIter<(Vec<u8>, Vec<u8>)>,
+    next: Option<NextRows>,
+}
+
+/// The entries with which a scan goes on.
 enum NextRows {
     From(ScanPlace),
     Below(Option<Vec<u8>>),
+}
+
+impl<'s> Pages<'s> {
+    async fn open(run: &mut Run<'_>, source: &'s Source, before: &[Value]) -> Result<Self> {
+        let mut pages = Self { source, place: Place::End, count: 1, own: 0 };
+        let Relation::Table(table) = &source.relation else {
+            let memory = run.memory;
+            let rows = Box::pin(rows_of(run, source, before)).await?;
+            // Those of a query in FROM are gone at the end.
+            if matches!(source.relation, Relation::Query { .. } | Relation::Joined(_)) {
+                pages.own = run.memory - memory;
+            }
+            pages.place = Place::Kept(rows, 0);
+            return Ok(pages);
+        };
+        pages.place = match run.complete(&mut |run| keys_of(&source.path, table, run.inputs(before))).await? {
+            Keys::None => Place::End,
+            Keys::Point(key) => Place::Point(key),
+            Keys::Range(from, to) => {
+                let tree = source.path.index.map_or(table.rows(), |index| table.indexes[index].tree());
+                let next = match source.path.is_backward {
+                    true => NextRows::Below(to.clone()),
+                    false => NextRows::From(ScanPlace::from(&from)),
+                };
+                let (found, next) = (Vec::new().into_iter(), Some(next));
+                Place::Range(Box::new(Range { from, to, tree, found, next }))
+            }
+        };
+        Ok(pages)
+    }
+
+    /// Returns the next rows; none at the end.
+    async fn next(&mut self, run: &mut Run<'_>) -> Result<Vec<KeyedRow>> {
+        let count = self.count;
+        self.count = (2 * count).min(MOST_READ);
+        let Self { source, place, .. } = self;
+        let range = match place {
+            Place::End => return Ok(Vec::new()),
+            Place::Kept(rows, done) => {
+                let some = rows.iter().skip(*done).take(count);
+                let some: Vec<_> = some.map(|row| (Vec::new(), row.clone())).collect();
+                *done += some.len();
+                return Ok(some);
+            }
+            Place::Point(key) => {
+                let key = std::mem::take(key);
+                *place = Place::End;
+                let found = match source.table() {
+                    Some(table) => run.by.get(table.rows(), &key).await?,
+                    None => None,
+                };
+                return found.into_iter().map(|row| Ok((key.clone(), source.read(&row)?))).collect();
+            }
+            Place::Range(range) => range,
+        };
+        let mut rows = Vec::new();
+        while rows.len() < count {
+            let Some((key, row)) = range.entry(run, source.path.is_backward).await? else { break };
+            match (source.path.index, source.table()) {
+                // The value of an index is the key of the row.
+                (Some(_), Some(table)) => {
+                    if let Some(found) = run.by.get(table.rows(), &row).await? {
+                        rows.push((row, source.read(&found)?));
+                    }
+                }
+                _ => rows.push((key, source.read(&row)?)),
+            }
+        }
+        if rows.is_empty() {
+            *place = Place::End;
+        }
+        Ok(rows)
+    }
+
+    /// Ends it: its rows are gone.
+    fn close(self, run: &mut Run<'_>) {
+        run.memory -= self.own;
+    }
+}
+
+impl Range {
+    /// Returns the next entry.
+    async fn entry(&mut self, run: &mut Run<'_>, is_backward: bool) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        loop {
+            if let Some((key, value)) = self.found.next() {
+                let is_beyond = match is_backward {
+                    true => key < self.from,
+                    false => self.to.as_ref().is_some_and(|to| key >= *to),
+                };
+                if is_beyond {
+                    (self.found, self.next) = (Vec::new().into_iter(), None);
+                    return Ok(None);
+                }
+                return Ok(Some((key, value)));
+            }
+            let (found, next) = match self.next.take() {
+                None => return Ok(None),
+                Some(NextRows::From(place)) => {
+                    let (found, next) = run.by.scan(self.tree, &place).await?;
+                    (found, next.map(NextRows::From))
+                }
+                Some(NextRows::Below(key)) => {
+                    let (found, next) = run.by.scan_back(self.tree, key.as_deref()).await?;
+                    (found, next.map(|key| NextRows::Below(Some(key))))
+                }
+            };
+            (self.found, self.next) = (found.into_iter(), next);
+        }
+    }
 }
 
 /// Calls `act` with each row of a source that a row of the sources before it leads to; it returns
@@ -86,73 +227,20 @@ pub(crate) async fn each_row(
     before: &[Value],
     act: &mut dyn FnMut(&mut Run<'_>, &KeyedRow) -> Result<bool>,
 ) -> Result<()> {
-    let Relation::Table(table) = &source.relation else {
-        let memory = run.memory;
-        let rows = Box::pin(rows_of(run, source, before)).await?;
-        // Those of a query in FROM are gone at the end.
-        let is_own = matches!(source.relation, Relation::Query { .. } | Relation::Joined(_));
-        let own = if is_own { run.memory - memory } else { 0 };
-        for values in rows.iter() {
-            let row = (Vec::new(), values.clone());
-            if !run.complete(&mut |run| act(run, &row)).await? {
-                break;
+    let mut pages = Pages::open(run, source, before).await?;
+    'all: loop {
+        let rows = pages.next(run).await?;
+        if rows.is_empty() {
+            break;
+        }
+        for row in &rows {
+            if !run.complete(&mut |run| act(run, row)).await? {
+                break 'all;
             }
         }
-        run.memory -= own;
-        return Ok(());
-    };
-    let columns = table.columns.len();
-    let keys = run.complete(&mut |run| keys_of(&source.path, table, run.inputs(before))).await?;
-    let (from, to) = match keys {
-        Keys::None => return Ok(()),
-        Keys::Point(key) => {
-            if let Some(row) = run.by.get(table.rows(), &key).await? {
-                let row = (key, encode::read_row(&row, columns)?);
-                run.complete(&mut |run| act(run, &row)).await?;
-            }
-            return Ok(());
-        }
-        Keys::Range(from, to) => (from, to),
-    };
-    let tree = source.path.index.map_or(table.rows(), |index| table.indexes[index].tree());
-    let is_backward = source.path.is_backward;
-    let mut place =
-        if is_backward { NextRows::Below(to.clone()) } else { NextRows::From(ScanPlace::from(&from)) };
-    loop {
-        let (rows, next) = match &place {
-            NextRows::From(place) => {
-                let (rows, next) = run.by.scan(tree, place).await?;
-                (rows, next.map(NextRows::From))
-            }
-            NextRows::Below(key) => {
-                let (rows, next) = run.by.scan_back(tree, key.as_deref()).await?;
-                (rows, next.map(|key| NextRows::Below(Some(key))))
-            }
-        };
-        for (key, row) in rows {
-            let is_beyond = match is_backward {
-                true => key < from,
-                false => to.as_ref().is_some_and(|to| key >= *to),
-            };
-            if is_beyond {
-                return Ok(());
-            }
-            let (key, row) = match source.path.index {
-                None => (key, row),
-                // The value of an index is the key of the row.
-                Some(_) => match run.by.get(table.rows(), &row).await? {
-                    Some(found) => (row, found),
-                    None => continue,
-                },
-            };
-            let row = (key, encode::read_row(&row, columns)?);
-            if !run.complete(&mut |run| act(run, &row)).await? {
-                return Ok(());
-            }
-        }
-        let Some(next) = next else { return Ok(()) };
-        place = next;
     }
+    pages.close(run);
+    Ok(())
 }
 
 /// Returns the rows of a relation that is no table.
@@ -265,8 +353,10 @@ fn equal_pairs(source: &Source) -> (Vec<Expr>, Vec<Expr>) {
 async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Kept> {
     let mut rows: Vec<KeyedRow> = Vec::new();
     each_row(run, source, before, &mut |run, row| {
-        run.keep(&row.1)?;
-        rows.push(row.clone());
+        if all_hold(&source.filter, run.inputs(&row.1))? {
+            run.keep(&row.1)?;
+            rows.push(row.clone());
+        }
         Ok(true)
     })
     .await?;
@@ -293,106 +383,190 @@ fn values_with_key<'a>(source: &Source, (key, values): &'a KeyedRow) -> Cow<'a, 
     }
 }
 
+/// A source that is joined with those before it.
+struct Level<'s> {
+    source: &'s Source,
+    /// Its rows do not depend on others, so they are read once.
+    is_kept: bool,
+    kept: Option<Kept>,
+}
+
+impl<'s> Level<'s> {
+    fn new((at, source): (usize, &'s Source)) -> Self {
+        let is_point = source.table().is_some_and(|table| source.path.is_point(table));
+        Self { source, is_kept: at > 0 && source.is_constant() && !is_point, kept: None }
+    }
+}
+
+/// The function that gets joined rows; it returns false to end.
+type Act<'a> = &'a mut dyn FnMut(&mut Run<'_>, &[Value]) -> Result<bool>;
+
+/// The rows and bytes that go to the next source at once.
+const MOST_ROWS: usize = 1024;
+const MOST_BYTES: usize = 1 << 20;
+
+/// Joined rows on their way to the next source.
+#[derive(Default)]
+struct Batch {
+    rows: Vec<Vec<Value>>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.rows.len() >= MOST_ROWS || self.bytes >= MOST_BYTES
+    }
+
+    /// Adds a row if it meets the conditions of the last source, or gives it to `act` if there is
+    /// no other source. Returns false to end.
+    fn add(
+        &mut self,
+        run: &mut Run<'_>,
+        level: &Source,
+        row: &[Value],
+        last: Option<Act<'_>>,
+    ) -> Result<bool> {
+        if !all_hold(&level.conditions, run.inputs(row))? {
+            return Ok(true);
+        }
+        if let Some(act) = last {
+            return act(run, row);
+        }
+        let bytes = bytes_of(row);
+        run.keep_bytes(bytes)?;
+        self.bytes += bytes;
+        self.rows.push(row.to_vec());
+        Ok(true)
+    }
+
+    /// Gives the rows to the next sources. Returns false to end.
+    async fn go_on(&mut self, run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_>) -> Result<bool> {
+        let Self { rows, bytes } = std::mem::take(self);
+        let goes_on = rows.is_empty() || Box::pin(join_rows(run, levels, &rows, act)).await?;
+        run.memory -= bytes;
+        Ok(goes_on)
+    }
+}
+
 /// Calls `act` with each row of the joined sources; it returns false to end.
-pub(crate) async fn joined(
-    run: &mut Run<'_>,
-    sources: &[Source],
-    act: &mut dyn FnMut(&mut Run<'_>, &[Value]) -> Result<bool>,
-) -> Result<()> {
-    let mut before: Vec<Vec<Value>> = vec![Vec::new()];
-    for (at, source) in sources.iter().enumerate() {
-        let is_last = at + 1 == sources.len();
-        let mut found = Vec::new();
-        let mut kept: Option<Kept> = None;
-        let mut goes_on = true;
-        // The rows of a source that does not depend on others are read once.
-        let is_kept =
-            at > 0 && source.is_constant() && !source.table().is_some_and(|t| source.path.is_point(t));
-        let mut end = |run: &mut Run<'_>, whole: &[Value]| -> Result<bool> {
-            if !all_hold(&source.conditions, run.inputs(whole))? {
-                return Ok(true);
-            }
-            if is_last {
-                return act(run, whole);
-            }
-            run.keep(whole)?;
-            found.push(whole.to_vec());
-            Ok(true)
-        };
-        for row in &before {
-            if !goes_on {
-                break;
-            }
-            let mut has_match = false;
-            // Returns whether the row has this partner, and whether to go on.
-            let mut take = |run: &mut Run<'_>, values: &[Value]| -> Result<(bool, bool)> {
-                let joined;
-                let whole = match row.is_empty() {
-                    true => values,
-                    false => {
-                        joined = [&row[..], values].concat();
-                        &joined[..]
-                    }
-                };
-                if let Some(outer) = &source.outer
-                    && !all_hold(outer, run.inputs(whole))?
-                {
-                    return Ok((false, true));
-                }
-                let goes_on = end(run, whole)?;
-                Ok((true, goes_on))
-            };
-            if is_kept {
-                if kept.is_none() {
-                    kept = Some(keep(run, source, row).await?);
-                }
-                let Some(Kept { rows, is_matched, hashed }) = &mut kept else { break };
-                let chosen = match hashed {
-                    None => None,
-                    Some((of_before, by)) => {
-                        let values = run.evaluate(of_before, row).await?;
-                        let key = (!values.iter().any(Value::is_null)).then(|| encode::identity(&values));
-                        Some(key.and_then(|key| by.get(&key)).map_or(&[][..], Vec::as_slice))
-                    }
-                };
-                for place in 0..chosen.map_or(rows.len(), <[usize]>::len) {
-                    let at = chosen.map_or(place, |chosen| chosen[place]);
-                    let (is_partner, more) =
-                        run.complete(&mut |run| take(run, &values_with_key(source, &rows[at]))).await?;
-                    is_matched[at] |= is_partner;
-                    has_match |= is_partner;
-                    goes_on = more;
-                    if !goes_on {
-                        break;
-                    }
-                }
-            } else {
-                each_row(run, source, row, &mut |run, found| {
-                    let (is_partner, more) = take(run, &values_with_key(source, found))?;
-                    has_match |= is_partner;
-                    goes_on = more;
-                    Ok(more)
-                })
-                .await?;
-            }
-            if source.outer.is_some() && !has_match && goes_on {
-                let whole = [&row[..], &vec![Value::Null; source.width]].concat();
-                goes_on = run.complete(&mut |run| end(run, &whole)).await?;
-            }
+pub(crate) async fn joined(run: &mut Run<'_>, sources: &[Source], act: Act<'_>) -> Result<()> {
+    let mut levels: Vec<Level<'_>> = sources.iter().enumerate().map(Level::new).collect();
+    if !join_rows(run, &mut levels, &[Vec::new()], act).await? {
+        return Ok(());
+    }
+    for at in 0..levels.len() {
+        if levels[at].source.is_full && !join_unmatched(run, &mut levels[at..], act).await? {
+            break;
         }
-        if source.is_full && goes_on {
-            if kept.is_none() {
-                kept = Some(keep(run, source, &[]).await?);
-            }
-            let alone = kept.iter().flat_map(|kept| kept.rows.iter().zip(&kept.is_matched));
-            for ((_, values), _) in alone.filter(|(_, is_matched)| !**is_matched) {
-                let whole = [&vec![Value::Null; source.offset][..], values].concat();
-                if !run.complete(&mut |run| end(run, &whole)).await? {
-                    break;
-                }
-            }
-        }
-        before = found;
     }
     Ok(())
+}
+
+/// Joins rows with the next sources. Returns false to end.
+async fn join_rows(
+    run: &mut Run<'_>,
+    levels: &mut [Level<'_>],
+    before: &[Vec<Value>],
+    act: Act<'_>,
+) -> Result<bool> {
+    let Some((level, rest)) = levels.split_first_mut() else { return Ok(true) };
+    let (source, is_last) = (level.source, rest.is_empty());
+    let mut batch = Batch::default();
+    for row in before {
+        let mut has_match = false;
+        // Returns whether the row has this partner, and whether to go on.
+        let take = |run: &mut Run<'_>, batch: &mut Batch, act: Act<'_>, values: &[Value]| {
+            let joined;
+            let whole = match row.is_empty() {
+                true => values,
+                false => {
+                    joined = [&row[..], values].concat();
+                    &joined[..]
+                }
+            };
+            if let Some(outer) = &source.outer
+                && !all_hold(outer, run.inputs(whole))?
+            {
+                return Ok((false, true));
+            }
+            let goes_on = batch.add(run, source, whole, is_last.then_some(act))?;
+            Ok::<_, SqlError>((true, goes_on))
+        };
+        if level.is_kept {
+            if level.kept.is_none() {
+                level.kept = Some(keep(run, source, row).await?);
+            }
+            let Some(Kept { rows, is_matched, hashed }) = &mut level.kept else { break };
+            let chosen = match hashed {
+                None => None,
+                Some((of_before, by)) => {
+                    let values = run.evaluate(of_before, row).await?;
+                    let key = (!values.iter().any(Value::is_null)).then(|| encode::identity(&values));
+                    Some(key.and_then(|key| by.get(&key)).map_or(&[][..], Vec::as_slice))
+                }
+            };
+            for place in 0..chosen.map_or(rows.len(), <[usize]>::len) {
+                let at = chosen.map_or(place, |chosen| chosen[place]);
+                let values = values_with_key(source, &rows[at]);
+                let (is_partner, goes_on) =
+                    run.complete(&mut |run| take(run, &mut batch, act, &values)).await?;
+                is_matched[at] |= is_partner;
+                has_match |= is_partner;
+                if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
+                    return Ok(false);
+                }
+            }
+        } else {
+            let mut pages = Pages::open(run, source, row).await?;
+            loop {
+                let rows = pages.next(run).await?;
+                if rows.is_empty() {
+                    break;
+                }
+                for found in &rows {
+                    let values = values_with_key(source, found);
+                    let mut join = |run: &mut Run<'_>| match all_hold(&source.filter, run.inputs(&found.1))? {
+                        true => take(run, &mut batch, act, &values),
+                        false => Ok((false, true)),
+                    };
+                    let (is_partner, goes_on) = run.complete(&mut join).await?;
+                    has_match |= is_partner;
+                    if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
+                        pages.close(run);
+                        return Ok(false);
+                    }
+                }
+            }
+            pages.close(run);
+        }
+        if source.outer.is_some() && !has_match {
+            let whole = [&row[..], &vec![Value::Null; source.width]].concat();
+            let goes_on =
+                run.complete(&mut |run| batch.add(run, source, &whole, is_last.then_some(&mut *act))).await?;
+            if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
+                return Ok(false);
+            }
+        }
+    }
+    batch.go_on(run, rest, act).await
+}
+
+/// Joins the rows of a source that had no partner with the next sources. Returns false to end.
+async fn join_unmatched(run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_>) -> Result<bool> {
+    let Some((level, rest)) = levels.split_first_mut() else { return Ok(true) };
+    let (source, is_last) = (level.source, rest.is_empty());
+    let kept = match level.kept.take() {
+        Some(kept) => kept,
+        None => keep(run, source, &[]).await?,
+    };
+    let mut batch = Batch::default();
+    for ((_, values), _) in kept.rows.iter().zip(&kept.is_matched).filter(|(_, is_matched)| !**is_matched) {
+        let whole = [&vec![Value::Null; source.offset][..], values].concat();
+        let goes_on =
+            run.complete(&mut |run| batch.add(run, source, &whole, is_last.then_some(&mut *act))).await?;
+        if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
+            return Ok(false);
+        }
+    }
+    batch.go_on(run, rest, act).await
 }

@@ -110,68 +110,112 @@ pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Value>> {
     read_values(bytes, 0)
 }
 
-fn read_values(bytes: &[u8], about: usize) -> Result<Vec<Value>> {
-    fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N]> {
-        let (taken, more) = rest.split_first_chunk::<N>().ok_or_else(damaged)?;
-        *rest = more;
-        Ok(*taken)
-    }
-    fn take_bytes(rest: &mut &[u8]) -> Result<Vec<u8>> {
-        let len = u32::from_le_bytes(take(rest)?) as usize;
-        let (taken, more) = rest.split_at_checked(len).ok_or_else(damaged)?;
-        *rest = more;
-        Ok(taken.to_vec())
-    }
-    let mut rest = bytes;
-    let mut values = Vec::with_capacity(about);
-    while let [kind, more @ ..] = rest {
-        rest = more;
-        values.push(match *kind {
-            NULL => Value::Null,
-            FALSE => Value::Bool(false),
-            TRUE => Value::Bool(true),
-            INT => {
-                let [len] = take(&mut rest)?;
-                let (low, more) = rest
-                    .split_at_checked(len.into())
-                    .filter(|_| (1..=8).contains(&len))
-                    .ok_or_else(damaged)?;
-                rest = more;
-                let mut bytes = [0; 8];
-                bytes[..low.len()].copy_from_slice(low);
-                let unused = 64 - 8 * u32::from(len);
-                Value::Int(i64::from_le_bytes(bytes) << unused >> unused)
-            }
-            FLOAT => Value::Float(f64::from_bits(u64::from_le_bytes(take(&mut rest)?))),
-            NUMERIC => {
-                let scale = u16::from_le_bytes(take(&mut rest)?);
-                Value::Numeric(Numeric { scale, digits: i128::from_le_bytes(take(&mut rest)?) })
-            }
-            TEXT => Value::Text(String::from_utf8(take_bytes(&mut rest)?).map_err(|_| damaged())?),
-            JSON => Value::Json(String::from_utf8(take_bytes(&mut rest)?).map_err(|_| damaged())?),
-            BYTES => Value::Bytes(take_bytes(&mut rest)?),
-            DATE => Value::Date(i32::from_le_bytes(take(&mut rest)?)),
-            TIME => Value::Time(i64::from_le_bytes(take(&mut rest)?)),
-            INTERVAL => Value::Interval(Interval {
-                months: i32::from_le_bytes(take(&mut rest)?),
-                days: i32::from_le_bytes(take(&mut rest)?),
-                microseconds: i64::from_le_bytes(take(&mut rest)?),
-            }),
-            ARRAY => {
-                let [count] = take(&mut rest)?;
-                let mut dimensions = Vec::new();
-                for _ in 0..count {
-                    let values = u32::from_le_bytes(take(&mut rest)?) as usize;
-                    dimensions.push((values, i32::from_le_bytes(take(&mut rest)?)));
-                }
-                // Elements are no arrays.
-                let inner = take_bytes(&mut rest)?;
-                Value::Array(Box::new(Array { dimensions, values: read_all(&inner)? }))
-            }
-            _ => return Err(damaged()),
-        });
+/// Reads some columns of a row, in their order. Columns that were added since the row was written are
+/// NULL.
+pub(crate) fn read_columns(bytes: &[u8], columns: &[usize]) -> Result<Vec<Value>> {
+    let (mut rest, mut at) = (bytes, 0);
+    let mut values = Vec::with_capacity(columns.len());
+    for column in columns {
+        while at < *column && !rest.is_empty() {
+            skip_value(&mut rest)?;
+            at += 1;
+        }
+        values.push(if rest.is_empty() { Value::Null } else { read_value(&mut rest)? });
+        at += 1;
     }
     Ok(values)
+}
+
+fn read_values(bytes: &[u8], about: usize) -> Result<Vec<Value>> {
+    let mut rest = bytes;
+    let mut values = Vec::with_capacity(about);
+    while !rest.is_empty() {
+        values.push(read_value(&mut rest)?);
+    }
+    Ok(values)
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N]> {
+    let (taken, more) = rest.split_first_chunk::<N>().ok_or_else(damaged)?;
+    *rest = more;
+    Ok(*taken)
+}
+fn take_bytes(rest: &mut &[u8]) -> Result<Vec<u8>> {
+    let len = u32::from_le_bytes(take(rest)?) as usize;
+    take_slice(rest, len).map(<[u8]>::to_vec)
+}
+
+fn take_slice<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
+    let (taken, more) = rest.split_at_checked(len).ok_or_else(damaged)?;
+    *rest = more;
+    Ok(taken)
+}
+
+/// Passes over a value.
+fn skip_value(rest: &mut &[u8]) -> Result<()> {
+    let [kind] = take(rest)?;
+    let len = match kind {
+        NULL | FALSE | TRUE => 0,
+        INT => usize::from(take::<1>(rest)?[0]),
+        DATE => 4,
+        FLOAT | TIME => 8,
+        INTERVAL => 16,
+        NUMERIC => 18,
+        TEXT | JSON | BYTES => u32::from_le_bytes(take(rest)?) as usize,
+        ARRAY => {
+            let dimensions = usize::from(take::<1>(rest)?[0]);
+            take_slice(rest, 8 * dimensions)?;
+            u32::from_le_bytes(take(rest)?) as usize
+        }
+        _ => return Err(damaged()),
+    };
+    take_slice(rest, len).map(drop)
+}
+
+fn read_value(rest: &mut &[u8]) -> Result<Value> {
+    let [kind] = take(rest)?;
+    Ok(match kind {
+        NULL => Value::Null,
+        FALSE => Value::Bool(false),
+        TRUE => Value::Bool(true),
+        INT => {
+            let [len] = take(rest)?;
+            let (low, more) =
+                rest.split_at_checked(len.into()).filter(|_| (1..=8).contains(&len)).ok_or_else(damaged)?;
+            *rest = more;
+            let mut bytes = [0; 8];
+            bytes[..low.len()].copy_from_slice(low);
+            let unused = 64 - 8 * u32::from(len);
+            Value::Int(i64::from_le_bytes(bytes) << unused >> unused)
+        }
+        FLOAT => Value::Float(f64::from_bits(u64::from_le_bytes(take(rest)?))),
+        NUMERIC => {
+            let scale = u16::from_le_bytes(take(rest)?);
+            Value::Numeric(Numeric { scale, digits: i128::from_le_bytes(take(rest)?) })
+        }
+        TEXT => Value::Text(String::from_utf8(take_bytes(rest)?).map_err(|_| damaged())?),
+        JSON => Value::Json(String::from_utf8(take_bytes(rest)?).map_err(|_| damaged())?),
+        BYTES => Value::Bytes(take_bytes(rest)?),
+        DATE => Value::Date(i32::from_le_bytes(take(rest)?)),
+        TIME => Value::Time(i64::from_le_bytes(take(rest)?)),
+        INTERVAL => Value::Interval(Interval {
+            months: i32::from_le_bytes(take(rest)?),
+            days: i32::from_le_bytes(take(rest)?),
+            microseconds: i64::from_le_bytes(take(rest)?),
+        }),
+        ARRAY => {
+            let [count] = take(rest)?;
+            let mut dimensions = Vec::new();
+            for _ in 0..count {
+                let values = u32::from_le_bytes(take(rest)?) as usize;
+                dimensions.push((values, i32::from_le_bytes(take(rest)?)));
+            }
+            // Elements are no arrays.
+            let inner = take_bytes(rest)?;
+            Value::Array(Box::new(Array { dimensions, values: read_all(&inner)? }))
+        }
+        _ => return Err(damaged()),
+    })
 }
 
 /// Returns bytes that are equal for values that are equal.
