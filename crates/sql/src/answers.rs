@@ -36,12 +36,28 @@ pub(crate) struct Answers {
     depth: Cell<usize>,
     /// None is forgotten before the end of the statement.
     keeps_all: Cell<bool>,
+    /// The answers of subqueries for all values, by the query.
+    keyed: RefCell<HashMap<*const Query, KeyedAnswers>>,
     shared: RefCell<HashMap<usize, SharedRows>>,
     working: RefCell<HashMap<usize, KeptRows>>,
 }
 
 /// Answers, by the query and the values that it got.
 pub(crate) type Known = HashMap<(*const Query, Vec<u8>), Rc<Answer>>;
+
+/// The values for which a subquery runs alone, before it runs for all values.
+const RUN_ALONE: usize = 4;
+
+/// The answers of a subquery for all values of the query around it.
+#[derive(Debug)]
+enum KeyedAnswers {
+    /// It has run for so many values.
+    Alone(usize),
+    /// The answers by their keys, and the one without rows.
+    Known(HashMap<Vec<u8>, Rc<Answer>>, Rc<Answer>),
+    /// They need too much memory, or one has failed.
+    Never,
+}
 
 /// The rows of a query of WITH.
 #[derive(Debug)]
@@ -64,7 +80,14 @@ pub(crate) struct Answer {
 
 impl Answers {
     /// Returns the rows of a subquery; else notes that they are wanted, and fails.
-    pub(crate) fn get(&self, query: &Rc<Query>, outer: Vec<Value>) -> Result<Rc<Answer>> {
+    pub(crate) fn get(&self, query: &Rc<Query>, outer: Vec<Value>, inputs: Inputs<'_>) -> Result<Rc<Answer>> {
+        if let Some(keyed) = &query.keyed
+            && let Some(KeyedAnswers::Known(answers, none)) = self.keyed.borrow().get(&Rc::as_ptr(query))
+        {
+            let key = evaluate_all(&keyed.key, Inputs { row: &[], outer: &outer, ..inputs })?;
+            let found = answers.get(&encode::identity(&key)).filter(|_| !key.iter().any(Value::is_null));
+            return Ok(found.unwrap_or(none).clone());
+        }
         let key = (Rc::as_ptr(query), encode::row(&outer));
         if let Some(known) = self.known.borrow().get(&key) {
             return Ok(known.clone());
@@ -90,6 +113,59 @@ impl Answers {
         self.depth.set(depth);
         let answer = Answer { rows, bytes, depth, set: OnceCell::new() };
         self.known.borrow_mut().insert((Rc::as_ptr(query), encode::row(outer)), Rc::new(answer));
+        Ok(())
+    }
+
+    /// Returns true if a subquery is to run for all values, because it has run for some.
+    pub(crate) fn is_for_all(&self, query: &Rc<Query>) -> bool {
+        if query.keyed.is_none() || self.keeps_all.get() {
+            return false;
+        }
+        let mut keyed = self.keyed.borrow_mut();
+        match keyed.entry(Rc::as_ptr(query)).or_insert(KeyedAnswers::Alone(0)) {
+            KeyedAnswers::Alone(count) => {
+                *count += 1;
+                *count > RUN_ALONE
+            }
+            KeyedAnswers::Known(..) | KeyedAnswers::Never => false,
+        }
+    }
+
+    /// Supplies the rows of a subquery for all values, with their keys behind them, and those
+    /// without any row; or notes that there are too many.
+    pub(crate) fn supply_all(
+        &self,
+        query: &Rc<Query>,
+        rows: Option<(Vec<Vec<Value>>, Vec<Vec<Value>>)>,
+    ) -> Result<()> {
+        self.depth.set(self.depth.get() - 1);
+        let Some(((all, none), keyed)) = rows.zip(query.keyed.as_ref()) else {
+            self.keyed.borrow_mut().insert(Rc::as_ptr(query), KeyedAnswers::Never);
+            return Ok(());
+        };
+        let answer = |rows| Answer { rows, bytes: 0, depth: 0, set: OnceCell::new() };
+        let mut by: HashMap<Vec<u8>, Vec<Vec<Value>>> = HashMap::new();
+        let mut bytes = 0;
+        for mut row in all {
+            let key = row.split_off(row.len() - keyed.key.len());
+            if key.iter().any(Value::is_null) {
+                continue;
+            }
+            let key = encode::identity(&key);
+            bytes += 64 + key.len() + bytes_of(&row);
+            let rows = by.entry(key).or_default();
+            // One row without values says that there is one.
+            if !row.is_empty() || rows.is_empty() {
+                rows.push(row);
+            }
+        }
+        self.bytes.set(self.bytes.get() + bytes);
+        if self.bytes.get() > MOST_MEMORY {
+            return Err(out_of_memory());
+        }
+        let by = by.into_iter().map(|(key, rows)| (key, Rc::new(answer(rows)))).collect();
+        let known = KeyedAnswers::Known(by, Rc::new(answer(none)));
+        self.keyed.borrow_mut().insert(Rc::as_ptr(query), known);
         Ok(())
     }
 
@@ -134,6 +210,7 @@ impl Answers {
         self.bytes.set(0);
         self.depth.set(0);
         self.keeps_all.set(false);
+        self.keyed.borrow_mut().clear();
         self.shared.borrow_mut().clear();
         self.working.borrow_mut().clear();
     }

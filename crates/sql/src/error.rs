@@ -97,6 +97,7 @@ pub(crate) mod code {
     pub(crate) const DUPLICATE_ALIAS: &str = "42712";
     pub(crate) const INVALID_COLUMN_REFERENCE: &str = "42P10";
     pub(crate) const INVALID_TABLE_DEFINITION: &str = "42P16";
+    pub(crate) const OUT_OF_MEMORY: &str = "53200";
     pub(crate) const LOCK_NOT_AVAILABLE: &str = "55P03";
     pub(crate) const DISK_FULL: &str = "53100";
     pub(crate) const TOO_MANY_CONNECTIONS: &str = "53300";

@@ -1,6 +1,6 @@
 //! Expressions whose names and types are known, and their evaluator.
 
-use std::{cmp::Ordering, rc::Rc};
+use std::{borrow::Cow, cmp::Ordering, rc::Rc};
 
 use crate::{
     bind::query::Query,
@@ -315,13 +315,22 @@ impl Expr {
         Ok(matches!(self.evaluate(inputs)?, Value::Bool(true)))
     }
 
+    /// Evaluates it without a copy of a value that is there.
+    fn look<'a>(&'a self, inputs: Inputs<'a>) -> Result<Cow<'a, Value>> {
+        Ok(match self {
+            Self::Value(value) => Cow::Borrowed(value),
+            Self::Column(column) => Cow::Borrowed(&inputs.row[*column]),
+            other => Cow::Owned(other.evaluate(inputs)?),
+        })
+    }
+
     pub(crate) fn evaluate(&self, inputs: Inputs<'_>) -> Result<Value> {
         Ok(match self {
             Self::Value(value) => value.clone(),
             Self::Column(column) => inputs.row[*column].clone(),
             Self::Outer(number) => inputs.outer.get(*number).cloned().unwrap_or(Value::Null),
             Self::Subquery { query, outer, asked } => {
-                inputs.context.answers.get(query, evaluate_all(outer, inputs)?)?.to(asked, inputs)?
+                inputs.context.answers.get(query, evaluate_all(outer, inputs)?, inputs)?.to(asked, inputs)?
             }
             Self::Parameter(number) => inputs.parameters.get(*number).cloned().unwrap_or(Value::Null),
             Self::Not(one) => match one.evaluate(inputs)? {
@@ -330,15 +339,18 @@ impl Expr {
             },
             Self::And(all) => all_of(all, inputs, false)?,
             Self::Or(all) => all_of(all, inputs, true)?,
-            Self::IsNull(one) => Value::Bool(one.evaluate(inputs)?.is_null()),
+            Self::IsNull(one) => Value::Bool(one.look(inputs)?.is_null()),
             Self::Is(one, wanted) => Value::Bool(one.evaluate(inputs)? == Value::Bool(*wanted)),
             Self::IsDistinct(one, other) => {
                 Value::Bool(one.evaluate(inputs)?.compare(&other.evaluate(inputs)?).is_ne())
             }
-            Self::Compare(comparison, one, other) => match (one.evaluate(inputs)?, other.evaluate(inputs)?) {
-                (Value::Null, _) | (_, Value::Null) => Value::Null,
-                (one, other) => Value::Bool(comparison.holds(one.compare(&other))),
-            },
+            Self::Compare(comparison, one, other) => {
+                let (one, other) = (one.look(inputs)?, other.look(inputs)?);
+                match one.is_null() || other.is_null() {
+                    true => Value::Null,
+                    false => Value::Bool(comparison.holds(one.compare(&other))),
+                }
+            }
             Self::Arithmetic(operation, of, one, other) => {
                 match (one.evaluate(inputs)?, other.evaluate(inputs)?) {
                     (Value::Null, _) | (_, Value::Null) => Value::Null,
@@ -368,21 +380,21 @@ impl Expr {
                 value.evaluate(inputs)?.cast(*from, *to, *is_explicit)?
             }
             Self::Like { value, pattern, ignores_case } => {
-                match (value.evaluate(inputs)?, pattern.evaluate(inputs)?) {
+                match (&*value.look(inputs)?, &*pattern.look(inputs)?) {
                     (Value::Text(text), Value::Text(pattern)) => {
-                        Value::Bool(is_like(&text, &pattern, *ignores_case)?)
+                        Value::Bool(is_like(text, pattern, *ignores_case)?)
                     }
                     _ => Value::Null,
                 }
             }
             Self::In(one, all) => {
-                let value = one.evaluate(inputs)?;
+                let value = one.look(inputs)?;
                 if value.is_null() {
                     return Ok(Value::Null);
                 }
                 let mut has_null = false;
                 for one in all {
-                    let other = one.evaluate(inputs)?;
+                    let other = one.look(inputs)?;
                     has_null |= other.is_null();
                     if !other.is_null() && value.compare(&other).is_eq() {
                         return Ok(Value::Bool(true));

@@ -256,8 +256,21 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         tree: BlockId,
         from: &ScanPlace,
     ) -> Result<(Vec<OwnedEntry>, Option<ScanPlace>), StoreError> {
+        self.scan_some(tree, from, SCAN_ROWS).await
+    }
+
+    /// Does the same with another limit, for readers that may need few rows.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    pub async fn scan_some(
+        &mut self,
+        tree: BlockId,
+        from: &ScanPlace,
+        most: usize,
+    ) -> Result<(Vec<OwnedEntry>, Option<ScanPlace>), StoreError> {
         let snapshot = self.snapshot()?;
-        let scanned = self.store.tree(tree).scan(from, SCAN_ROWS).await?;
+        let scanned = self.store.tree(tree).scan(from, most.min(SCAN_ROWS)).await?;
         let (shown, rest) = self.all_shown(tree, scanned.entries, snapshot).await?;
         Ok((shown, rest.map(|key| ScanPlace::from(&key)).or(scanned.next)))
     }
@@ -299,6 +312,14 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             }
         }
         Ok((shown, None))
+    }
+
+    /// Returns the number of rows of a tree, about: rows that are gone or not there yet may count.
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn rows_about(&self, tree: BlockId) -> Result<u64, StoreError> {
+        self.store.tree(tree).entries_about().await
     }
 
     /// Changes a row. Waits for a transaction that has changed it and is not at its end. `decide`

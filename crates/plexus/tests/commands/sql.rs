@@ -27,6 +27,7 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("alterations", include_str!("sql/alterations.sql")),
     ("definitions", include_str!("sql/definitions.sql")),
     ("functions", include_str!("sql/functions.sql")),
+    ("joins", include_str!("sql/joins.sql")),
     ("queries", include_str!("sql/queries.sql")),
     ("sessions", include_str!("sql/sessions.sql")),
     ("types", include_str!("sql/types.sql")),
@@ -166,6 +167,15 @@ fn statements_have_the_results_that_they_have_on_postgresql() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+    // The few rows that meet a condition come first.
+    let mut explain = client(&psql, &cluster, 1);
+    let text = "explain select l.note from l, o where l.o = o.id and o.state = 'F' and o.day = '2020-03-01'";
+    let plan = said({
+        explain.env("PGDATABASE", "joins").args(["-X", "-A", "-t", "-c", text]);
+        explain
+    });
+    let expected = "Scan of all rows of o\n  Join with Scan of rows of l by its primary key\n";
+    assert_eq!(plan, expected);
 }
 
 /// All sums of pgbench's tables, which must be equal.

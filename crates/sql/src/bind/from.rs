@@ -65,6 +65,8 @@ pub(crate) struct Source {
     pub(crate) is_full: bool,
     /// The key of the row is behind its columns.
     pub(crate) has_key: bool,
+    /// Its rows are kept for the rows before it, though they could be looked up.
+    pub(crate) is_kept: bool,
 }
 
 impl Source {
@@ -81,6 +83,7 @@ impl Source {
             outer: None,
             is_full: false,
             has_key: false,
+            is_kept: false,
         }
     }
 
@@ -105,6 +108,20 @@ impl Source {
         let mut is_constant = self.path.is_constant();
         self.columns_before(&mut |_| is_constant = false);
         is_constant
+    }
+
+    /// Returns whether its rows depend on those of sources before it, by what it is.
+    pub(super) fn depends(&self) -> bool {
+        let mut depends = false;
+        self.columns_before(&mut |_| depends = true);
+        depends
+    }
+
+    /// Returns whether all columns of an expression are its own.
+    pub(super) fn has_all(&self, expr: &Expr) -> bool {
+        let mut is_own = true;
+        expr.columns(&mut |column| is_own &= (self.offset..self.offset + self.width).contains(&column));
+        is_own
     }
 
     /// Calls `act` with each column of the sources before it that its rows depend on.

@@ -3,8 +3,10 @@
 pub(crate) mod aggregates;
 mod calls;
 pub(crate) mod from;
+mod keyed;
 mod narrow;
 pub(crate) mod operators;
+mod order;
 pub(crate) mod paths;
 pub(crate) mod query;
 pub(crate) mod select;
@@ -79,6 +81,9 @@ pub(crate) struct Parameters {
     /// The relations that were looked up, and that which must be for the binding to go on.
     pub(crate) relations: RefCell<HashMap<String, Option<(RelationName, Relation)>>>,
     pub(crate) missing: RefCell<Option<String>>,
+    /// The numbers of rows of tables, about, and the tables whose size would help.
+    pub(crate) sizes: RefCell<HashMap<u64, u64>>,
+    pub(crate) unsized_tables: RefCell<Vec<Rc<Table>>>,
     /// The role whose rights count.
     pub(crate) place: Option<SessionPlace>,
     /// The rules of the tables that it changes, and the table whose rules are missing.
@@ -244,6 +249,15 @@ impl Parameters {
         self.views.set(0);
         self.view_path.replace(self.path.clone());
         self.changed.borrow_mut().clear();
+    }
+
+    /// Returns the number of rows of a table, about. One that is not known is noted.
+    fn size_of(&self, table: &Rc<Table>) -> Option<f64> {
+        let known = self.sizes.borrow().get(&table.id).copied();
+        if known.is_none() {
+            self.unsized_tables.borrow_mut().push(table.clone());
+        }
+        known.map(|rows| rows as f64)
     }
 
     /// Returns the type of a parameter; `wanted` is noted if it had none.

@@ -1,7 +1,7 @@
 //! What a query needs of its sources: conditions of one source are tested before it is joined, and
 //! columns that nothing names are not read.
 
-use std::{collections::BTreeSet, rc::Rc};
+use std::collections::BTreeSet;
 
 use super::{
     aggregates::Aggregate,
@@ -65,7 +65,9 @@ pub(super) fn read_less(select: &mut Select) {
         source.filter.iter_mut().for_each(|expr| expr.move_columns(&to));
         source.width = columns.len();
         at += columns.len();
-        source.columns = (!reads_all).then(|| Rc::from(columns));
+        let before = source.columns.take();
+        let of_table = |column: usize| before.as_ref().map_or(column, |before| before[column]);
+        source.columns = (!reads_all).then(|| columns.into_iter().map(of_table).collect());
     }
     let is_grouped = select.groups.is_some();
     // The values of windows and of functions that return rows are behind those of the row.
@@ -77,7 +79,7 @@ pub(super) fn read_less(select: &mut Select) {
 }
 
 /// Calls `act` with each expression about the rows of the sources.
-fn row_exprs(select: &mut Select, act: &mut dyn FnMut(&mut Expr)) {
+pub(super) fn row_exprs(select: &mut Select, act: &mut dyn FnMut(&mut Expr)) {
     let Select { sources, groups, output, order, windows, sets, distinct_on, .. } = select;
     for source in sources {
         source.exprs(act);

@@ -7,6 +7,7 @@ use sqlparser::ast::{self, SetExpr};
 use super::{
     Around, Parameters, Parent, Scope, ScopeColumn, coerce, common_type,
     from::{Relation, Source},
+    keyed,
     select::{self, ResultColumn, Select, refuse},
 };
 use crate::{
@@ -31,6 +32,17 @@ pub(crate) struct Query {
     /// The queries of its WITH.
     pub(crate) with: Vec<Rc<Shared>>,
     pub(crate) columns: Vec<ResultColumn>,
+    /// The same query for all values that the query around it gives.
+    pub(crate) keyed: Option<Box<Keyed>>,
+}
+
+/// A query whose rows are those of another one for all values of the query around it.
+#[derive(Debug)]
+pub(crate) struct Keyed {
+    /// The query: its last columns are the key.
+    pub(crate) query: Query,
+    /// The values of the query around it that are equal to the key.
+    pub(crate) key: Vec<Expr>,
 }
 
 #[derive(Debug)]
@@ -90,6 +102,7 @@ pub(crate) fn bind_inner(query: &ast::Query, scope: Scope<'_>) -> Result<(Query,
     let around = Around { parameters: scope.parameters, parent: Some(&parent), with: scope.with };
     let mut bound = bind(query, around)?;
     settle(&mut bound);
+    bound.keyed = keyed::of(&bound);
     Ok((bound, parent.captured.into_inner().into_iter().map(|(expr, _)| expr).collect()))
 }
 
@@ -197,7 +210,12 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
                     }
                     let change = bind_change(&ast::Statement::Query(cte.query.clone()), around)?;
                     let columns = change.columns.clone();
-                    Query { body: QueryBody::Change(Box::new(change)), with: Vec::new(), columns }
+                    Query {
+                        body: QueryBody::Change(Box::new(change)),
+                        with: Vec::new(),
+                        columns,
+                        keyed: None,
+                    }
                 }
             };
             named(&mut query)?;
@@ -244,7 +262,7 @@ pub(super) fn cast_rows(query: Query, casts: Vec<Expr>) -> Query {
     let columns = query.columns.clone();
     let source = Source::new(Relation::Query { query: Rc::new(query), outer: None }, 0, columns.len());
     let select = Select { output: casts, ..Select::of(vec![source], columns.clone()) };
-    Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns }
+    Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns, keyed: None }
 }
 
 /// Gives columns the names of an alias.
@@ -288,7 +306,12 @@ fn bind_body(query: &ast::Query, around: Around<'_>) -> Result<Query> {
     if let SetExpr::Select(select) = &*query.body {
         let select = select::bind(Some(query), select, around)?;
         let columns = select.columns.clone();
-        return Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns });
+        return Ok(Query {
+            body: QueryBody::Select(Box::new(select)),
+            with: Vec::new(),
+            columns,
+            keyed: None,
+        });
     }
     let inner = bind_side(&query.body, around)?;
     let is_plain = query.order_by.is_none() && query.limit_clause.is_none() && query.fetch.is_none();
@@ -306,7 +329,7 @@ fn bind_body(query: &ast::Query, around: Around<'_>) -> Result<Query> {
     let scope = around.scope(&scoped);
     select::bind_order(&mut select, query, &scope, &[])?;
     select::bind_limit(&mut select, query, around)?;
-    Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns })
+    Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns, keyed: None })
 }
 
 /// Binds a side of a set operation.
@@ -319,7 +342,7 @@ fn bind_body_of(body: &SetExpr, around: Around<'_>) -> Result<Query> {
         SetExpr::Select(select) => {
             let select = select::bind(None, select, around)?;
             let columns = select.columns.clone();
-            Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns })
+            Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns, keyed: None })
         }
         SetExpr::Query(query) => bind(query, around),
         SetExpr::Values(values) => bind_values(values, around),
@@ -369,7 +392,7 @@ fn bind_set(
         Ok((query, casts))
     };
     let set = SetOperation { operator, is_all, left: side(left)?, right: side(right)? };
-    Ok(Query { body: QueryBody::Set(Box::new(set)), with: Vec::new(), columns })
+    Ok(Query { body: QueryBody::Set(Box::new(set)), with: Vec::new(), columns, keyed: None })
 }
 
 /// Returns the type of a column of several rows; that of one row stays open.
@@ -399,5 +422,5 @@ fn bind_values(values: &ast::Values, around: Around<'_>) -> Result<Query> {
         pairs.map(|(typed, column)| coerce(typed, column.of, around.parameters, false)).collect()
     });
     let body = QueryBody::Values(rows.collect::<Result<_>>()?);
-    Ok(Query { body, with: Vec::new(), columns })
+    Ok(Query { body, with: Vec::new(), columns, keyed: None })
 }

@@ -10,6 +10,7 @@ use super::{
     coerce,
     from::{self, Source},
     narrow::{filter_early, read_less},
+    order::{divide, keep_chosen, order},
     paths::{order_path, path_order, place},
     sets::SetCall,
     windows::{Calls, WindowCall},
@@ -49,7 +50,7 @@ pub(crate) enum Busy {
 }
 
 /// A query that is ready to run.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(crate) struct Select {
     pub(crate) sources: Vec<Source>,
     /// Conditions without columns.
@@ -83,7 +84,7 @@ impl Select {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Groups {
     pub(crate) by: Vec<Expr>,
     /// For each set of GROUPING SETS the values by which it groups; one of all without them.
@@ -446,15 +447,18 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
     check_select(select)?;
     let mut from = from::bind(&select.from, around)?;
     let calls = Calls::new(&select.named_window);
-    let columns = std::mem::take(&mut from.columns);
-    let rows = around.scope(&columns);
+    let mut columns = std::mem::take(&mut from.columns);
     let mut conditions = from.conditions;
     if let Some(condition) = &select.selection {
-        from::conjuncts(rows.condition(condition, "WHERE")?, &mut conditions);
+        from::conjuncts(around.scope(&columns).condition(condition, "WHERE")?, &mut conditions);
     }
     let mut sources = from.sources;
+    let mut conditions = divide(conditions, &sources);
+    order(&mut sources, &mut columns, &mut conditions, around.parameters);
     let constant = place(&mut sources, conditions);
+    keep_chosen(&mut sources);
     filter_early(&mut sources);
+    let rows = around.scope(&columns);
     let width = sources.iter().map(|source| source.width).sum();
 
     let GroupedBy { keys, sets } = bind_grouped(select, &rows)?;

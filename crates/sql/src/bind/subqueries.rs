@@ -5,7 +5,8 @@ use std::rc::Rc;
 use sqlparser::ast::{self, BinaryOperator};
 
 use super::{
-    Scope, Typed, coerce,
+    Scope, Typed, coerce, keyed,
+    narrow::read_less,
     operators::no_operator,
     query::{self, Query, QueryBody},
 };
@@ -53,11 +54,18 @@ impl Scope<'_> {
 
     pub(super) fn exists(&self, query: &ast::Query, negated: bool) -> Result<Typed> {
         let (mut query, outer) = self.inner(query)?;
-        // One row is enough.
+        // One row is enough, and its values are not asked for.
         if let QueryBody::Select(select) = &mut query.body
             && select.limit.is_none()
         {
             select.limit = Some(Expr::Value(Value::Int(1)));
+            if !select.output.iter().any(Expr::is_volatile) && select.groups.is_none() && !select.is_distinct
+            {
+                select.output.clear();
+                select.order.clear();
+                read_less(select);
+            }
+            query.keyed = keyed::of(&query);
         }
         let found = Expr::Subquery { query: Rc::new(query), outer, asked: SubqueryUse::Exists };
         Ok((found.negated(negated), Type::Bool))

@@ -1,6 +1,9 @@
 //! Groups of rows, and the aggregates over them.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use super::{Run, scan::joined};
 use crate::{
@@ -42,6 +45,35 @@ pub(super) fn inputs_of(
     let order = aggregate.order.iter().map(|key| key.by.evaluate(inputs)).collect::<Result<_>>()?;
     let values = evaluate_all(&aggregate.arguments, inputs)?;
     Ok(Some((order, values)))
+}
+
+/// The values of an aggregate for a row.
+#[derive(Clone)]
+enum Taken {
+    /// The row does not count.
+    Nothing,
+    One(Value),
+    Many(Vec<Value>, Vec<Value>),
+}
+
+impl Taken {
+    fn of(run: &Run<'_>, aggregate: &Aggregate, row: &[Value]) -> Result<Self> {
+        match (&aggregate.arguments[..], &aggregate.filter) {
+            ([one], None) if aggregate.order.is_empty() => one.evaluate(run.inputs(row)).map(Self::One),
+            _ => Ok(match inputs_of(run, aggregate, row)? {
+                Some((order, values)) => Self::Many(order, values),
+                None => Self::Nothing,
+            }),
+        }
+    }
+
+    fn has_value(&self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::One(value) => !value.is_null(),
+            Self::Many(_, values) => !values.iter().all(Value::is_null),
+        }
+    }
 }
 
 fn number(value: &Value) -> Option<Numeric> {
@@ -102,10 +134,32 @@ impl Accumulated {
         Ok(bytes)
     }
 
+    /// Adds the value of the only argument of an aggregate without an order. Returns the bytes that
+    /// it keeps of it.
+    fn add_one(&mut self, aggregate: &Aggregate, value: Value) -> Result<usize> {
+        use AggregateKind::{Array, First, Text};
+        if aggregate.is_distinct || matches!(aggregate.kind, Array | First | Text) {
+            return self.add(aggregate, (Vec::new(), vec![value]));
+        }
+        if !value.is_null() {
+            self.take_value(aggregate, Some(value), None)?;
+        }
+        Ok(0)
+    }
+
     fn take(&mut self, aggregate: &Aggregate, mut values: Vec<Value>) -> Result<()> {
-        self.count += 1;
         let separator = if values.len() > 1 { values.pop() } else { None };
-        let Some(value) = values.pop() else { return Ok(()) };
+        self.take_value(aggregate, values.pop(), separator)
+    }
+
+    fn take_value(
+        &mut self,
+        aggregate: &Aggregate,
+        value: Option<Value>,
+        separator: Option<Value>,
+    ) -> Result<()> {
+        self.count += 1;
+        let Some(value) = value else { return Ok(()) };
         let before = self.sum.take();
         self.sum = match (aggregate.kind, before) {
             (AggregateKind::Count | AggregateKind::Grouping | AggregateKind::Array, _) => None,
@@ -259,21 +313,19 @@ pub(super) async fn grouped(
             found.all.push((by, set, new()));
         }
     }
+    let mut values = Vec::with_capacity(groups.aggregates.len());
     let mut add = |run: &mut Run<'_>, row: &[Value]| -> Result<bool> {
         let inputs = run.inputs(row);
         let keys = evaluate_all(&groups.by, inputs)?;
-        let mut values = Vec::with_capacity(groups.aggregates.len());
+        values.clear();
         for aggregate in &groups.aggregates {
-            values.push(inputs_of(run, aggregate, row)?);
+            values.push(Taken::of(run, aggregate, row)?);
         }
-        let has_value = |values: &Option<(Vec<Value>, Vec<Value>)>| {
-            values.as_ref().is_some_and(|(_, values)| !values.iter().all(Value::is_null))
-        };
-        let is_first = groups.is_first && values.iter().any(has_value);
+        let is_first = groups.is_first && values.iter().any(Taken::has_value);
         for (set, has) in groups.sets.iter().enumerate() {
             let kept = keys.iter().zip(has);
-            let by: Vec<Value> = match has.contains(&false) {
-                false => keys.clone(),
+            let by = match has.contains(&false) {
+                false => Cow::Borrowed(&keys[..]),
                 true => kept.map(|(key, has)| if *has { key.clone() } else { Value::Null }).collect(),
             };
             let at = match found.by.entry(key_of(set, &by)) {
@@ -282,16 +334,21 @@ pub(super) async fn grouped(
                     run.keep(&by)?;
                     run.keep_bytes(groups.aggregates.len() * size_of::<Accumulated>())?;
                     place.insert(found.all.len());
-                    found.all.push((by, set, new()));
+                    found.all.push((by.into_owned(), set, new()));
                     found.all.len() - 1
                 }
             };
             let states = found.all[at].2.iter_mut();
-            for ((state, aggregate), value) in states.zip(&groups.aggregates).zip(&values) {
-                if let Some(value) = value {
-                    let bytes = state.add(aggregate, value.clone())?;
-                    run.keep_bytes(bytes)?;
-                }
+            for ((state, aggregate), value) in states.zip(&groups.aggregates).zip(&mut values) {
+                // The last set needs no copy.
+                let is_last = set + 1 == groups.sets.len();
+                let value = if is_last { std::mem::replace(value, Taken::Nothing) } else { value.clone() };
+                let bytes = match value {
+                    Taken::Nothing => continue,
+                    Taken::One(value) => state.add_one(aggregate, value)?,
+                    Taken::Many(order, values) => state.add(aggregate, (order, values))?,
+                };
+                run.keep_bytes(bytes)?;
             }
         }
         Ok(!is_first)

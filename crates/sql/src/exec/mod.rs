@@ -136,11 +136,19 @@ impl<'a> Run<'a> {
             // The numbers are those of this evaluation, not of the ones in the query; and its rows
             // are counted with the answers.
             let (numbers, locked, memory) = (sequences.set_aside(), advisory.set_aside(), self.memory);
-            let rows = query::kept(self, &query, &outer).await?;
+            match answers.is_for_all(&query) {
+                true => {
+                    let rows = query::kept_for_all(self, &query).await?;
+                    answers.supply_all(&query, rows)?;
+                }
+                false => {
+                    let rows = query::kept(self, &query, &outer).await?;
+                    answers.supply(&query, &outer, rows)?;
+                }
+            }
             self.memory = memory;
             sequences.restore(numbers);
             advisory.restore(locked);
-            answers.supply(&query, &outer, rows)?;
         } else {
             return Ok(false);
         }
@@ -159,7 +167,7 @@ impl<'a> Run<'a> {
 }
 
 pub(crate) fn out_of_memory() -> SqlError {
-    SqlError::new("53200", "out of memory: the rows of the statement need more than 256 MiB")
+    SqlError::new(code::OUT_OF_MEMORY, "out of memory: the rows of the statement need more than 256 MiB")
 }
 
 pub(crate) fn all_hold(conditions: &[Expr], inputs: Inputs<'_>) -> Result<bool> {

@@ -13,7 +13,7 @@ use super::{Run, scan::KeptRows, select};
 use crate::{
     bind::query::{Query, QueryBody, SetOperation, Shared},
     dml,
-    error::Result,
+    error::{Result, code},
     expr::Expr,
     spool::Rows,
     types::{Value, encode},
@@ -87,6 +87,26 @@ pub(super) async fn kept(run: &mut Run<'_>, query: &Query, outer: &[Value]) -> R
     }
     (run.memory, run.steps, run.slice_begun) = (inner.memory, inner.steps, inner.slice_begun);
     Ok(all)
+}
+
+/// Returns the rows of a subquery for all values, and those of one that has no row; `None` if there
+/// are too many, or one fails.
+pub(super) async fn kept_for_all(
+    run: &mut Run<'_>,
+    query: &Query,
+) -> Result<Option<(Vec<Vec<Value>>, Vec<Vec<Value>>)>> {
+    let Some(keyed) = &query.keyed else { return Ok(None) };
+    let memory = run.memory;
+    match Box::pin(kept(run, &keyed.query, &[])).await {
+        // Nothing is equal to NULL.
+        Ok(all) => Ok(Some((all, Box::pin(kept(run, query, &[])).await?))),
+        // A value that nothing asks for may be one that fails.
+        Err(error) if error.code == code::OUT_OF_MEMORY || error.code.starts_with("22") => {
+            run.memory = memory;
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the rows of a query of WITH, which are found once.

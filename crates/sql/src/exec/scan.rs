@@ -76,6 +76,7 @@ fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
 
 /// The rows that are read or copied at once, at most: a query that needs few rows reads few.
 const MOST_READ: usize = 256;
+const LEAST_READ: usize = 8;
 
 /// The rows of a source that a row of the sources before it leads to.
 struct Pages<'s> {
@@ -102,6 +103,8 @@ struct Range {
     /// Entries that were found.
     found: std::vec::IntoIter<(Vec<u8>, Vec<u8>)>,
     next: Option<NextRows>,
+    /// The number of entries to read next.
+    count: usize,
 }
 
 /// The entries with which a scan goes on.
@@ -133,7 +136,9 @@ impl<'s> Pages<'s> {
                     false => NextRows::From(ScanPlace::from(&from)),
                 };
                 let (found, next) = (Vec::new().into_iter(), Some(next));
-                Place::Range(Box::new(Range { from, to, tree, found, next }))
+                // A few rows have equal values in the first columns of a key, mostly.
+                let count = if source.path.prefix.is_empty() { MOST_READ } else { LEAST_READ };
+                Place::Range(Box::new(Range { from, to, tree, found, next, count }))
             }
         };
         Ok(pages)
@@ -165,7 +170,16 @@ impl<'s> Pages<'s> {
         };
         let mut rows = Vec::new();
         while rows.len() < count {
-            let Some((key, row)) = range.entry(run, source.path.is_backward).await? else { break };
+            let Some((key, row)) = range.found.next() else {
+                if range.read_more(run).await? {
+                    continue;
+                }
+                break;
+            };
+            if range.is_beyond(&key, source.path.is_backward) {
+                (range.found, range.next) = (Vec::new().into_iter(), None);
+                break;
+            }
             match (source.path.index, source.table()) {
                 // The value of an index is the key of the row.
                 (Some(_), Some(table)) => {
@@ -189,33 +203,31 @@ impl<'s> Pages<'s> {
 }
 
 impl Range {
-    /// Returns the next entry.
-    async fn entry(&mut self, run: &mut Run<'_>, is_backward: bool) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        loop {
-            if let Some((key, value)) = self.found.next() {
-                let is_beyond = match is_backward {
-                    true => key < self.from,
-                    false => self.to.as_ref().is_some_and(|to| key >= *to),
-                };
-                if is_beyond {
-                    (self.found, self.next) = (Vec::new().into_iter(), None);
-                    return Ok(None);
-                }
-                return Ok(Some((key, value)));
-            }
-            let (found, next) = match self.next.take() {
-                None => return Ok(None),
-                Some(NextRows::From(place)) => {
-                    let (found, next) = run.by.scan(self.tree, &place).await?;
-                    (found, next.map(NextRows::From))
-                }
-                Some(NextRows::Below(key)) => {
-                    let (found, next) = run.by.scan_back(self.tree, key.as_deref()).await?;
-                    (found, next.map(|key| NextRows::Below(Some(key))))
-                }
-            };
-            (self.found, self.next) = (found.into_iter(), next);
+    /// Returns whether an entry is behind the last one that is wanted.
+    fn is_beyond(&self, key: &[u8], is_backward: bool) -> bool {
+        match is_backward {
+            true => key < &self.from[..],
+            false => self.to.as_ref().is_some_and(|to| key >= &to[..]),
         }
+    }
+
+    /// Reads the next entries. Returns false at the end.
+    async fn read_more(&mut self, run: &mut Run<'_>) -> Result<bool> {
+        let (found, next) = match self.next.take() {
+            None => return Ok(false),
+            Some(NextRows::From(place)) => {
+                let count = self.count;
+                self.count = (4 * count).min(MOST_READ);
+                let (found, next) = run.by.scan_some(self.tree, &place, count).await?;
+                (found, next.map(NextRows::From))
+            }
+            Some(NextRows::Below(key)) => {
+                let (found, next) = run.by.scan_back(self.tree, key.as_deref()).await?;
+                (found, next.map(|key| NextRows::Below(Some(key))))
+            }
+        };
+        (self.found, self.next) = (found.into_iter(), next);
+        Ok(true)
     }
 }
 

@@ -160,7 +160,18 @@ pub(super) async fn plan(
             parameters.targets.borrow_mut().insert(table.id, targets);
             continue;
         }
-        let Some(missing) = parameters.missing.take() else { break bound? };
+        let unsized_tables = parameters.unsized_tables.take();
+        let Some(missing) = parameters.missing.take() else {
+            let bound = bound?;
+            if unsized_tables.is_empty() {
+                break bound;
+            }
+            for table in unsized_tables {
+                let rows = by.rows_about(table.rows()).await?;
+                parameters.sizes.borrow_mut().insert(table.id, rows);
+            }
+            continue;
+        };
         let found = catalog.relation(by, &missing).await?;
         parameters.relations.borrow_mut().insert(missing, found);
     };

@@ -188,6 +188,29 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         Node::of(&page).map(|node| node.tree()).map_err(damaged(self.root))
     }
 
+    /// Returns the number of entries, about: from that of one page of each level.
+    ///
+    /// # Errors
+    /// A block cannot be had or is damaged.
+    pub async fn entries_about(&self) -> Result<u64, StoreError> {
+        let (mut block, mut entries) = (self.root, 1u64);
+        loop {
+            let page = self.blocks.read(block).await?;
+            let look = || {
+                let node = Node::of(&page)?;
+                let count = node.count();
+                let child = if node.level() > 0 && count > 0 { Some(node.child(count / 2)?) } else { None };
+                Ok((count as u64, child))
+            };
+            let (count, child) = look().map_err(damaged(block))?;
+            entries = entries.saturating_mul(count.max(1));
+            match child {
+                Some(child) => block = child,
+                None => return Ok(if count == 0 { 0 } else { entries }),
+            }
+        }
+    }
+
     /// Returns the value of a key.
     ///
     /// # Errors

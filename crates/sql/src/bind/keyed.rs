@@ -1,0 +1,106 @@
+//! Subqueries whose rows depend on the query around them only by equality: they can run once for all
+//! values, with the columns that must be equal as a key.
+
+use super::{
+    from::Relation,
+    narrow::{read_less, row_exprs},
+    query::{Keyed, Query, QueryBody},
+    select::{ResultColumn, Select},
+};
+use crate::{
+    expr::{Comparison, Expr},
+    types::Type,
+};
+
+/// Returns whether a value of the query around it is in an expression.
+fn has_outer(expr: &Expr) -> bool {
+    let mut found = matches!(expr, Expr::Outer(_));
+    expr.children(&mut |inner| found = found || has_outer(inner));
+    found
+}
+
+/// Returns a query for all values that a query gets, if that can be faster.
+pub(super) fn of(query: &Query) -> Option<Box<Keyed>> {
+    let QueryBody::Select(select) = &query.body else { return None };
+    let is_table = |relation: &Relation| matches!(relation, Relation::Table(_));
+    let is_exists = select.output.is_empty();
+    let is_plain = query.with.is_empty()
+        && !select.sources.is_empty()
+        && select.sources.iter().all(|source| is_table(&source.relation) && !source.is_full)
+        && select
+            .groups
+            .as_ref()
+            .is_none_or(|groups| groups.is_one && !groups.is_first && groups.having.is_none())
+        && select.windows.is_empty()
+        && select.sets.is_empty()
+        && select.order.is_empty()
+        && !select.is_distinct
+        && select.distinct_on.is_empty()
+        && (select.limit.is_none() || is_exists)
+        && select.offset.is_none()
+        && select.locks.is_none();
+    if !is_plain || select.constant.iter().any(|expr| has_outer(expr) || expr.is_volatile()) {
+        return None;
+    }
+    let mut copy = Select { limit: None, ..(**select).clone() };
+    let (mut own, mut key) = (Vec::new(), Vec::new());
+    for source in &mut copy.sources {
+        // A path by such a value finds the rows of each at once.
+        let path = &source.path;
+        let bounds = [&path.lower, &path.upper].into_iter().flatten().map(|(bound, _)| bound);
+        if path.prefix.iter().chain(bounds).any(has_outer) {
+            return None;
+        }
+        let start = source.offset;
+        let mut take = |expr: &mut Expr, offset: usize| {
+            let Some((mut of_row, of_outer)) = equal(expr) else { return false };
+            of_row.move_columns(&|column| column + offset);
+            own.push(of_row);
+            key.push(of_outer);
+            true
+        };
+        source.conditions.retain_mut(|expr| !take(expr, 0));
+        if source.outer.is_none() {
+            source.filter.retain_mut(|expr| !take(expr, start));
+        }
+    }
+    let count = own.len();
+    match &mut copy.groups {
+        Some(groups) => {
+            (groups.by, groups.sets, groups.is_one) = (own, vec![vec![true; count]], false);
+            copy.output.iter_mut().for_each(|expr| expr.move_columns(&|column| column + count));
+            copy.output.extend((0..count).map(Expr::Column));
+            copy.width += count;
+        }
+        None => copy.output.extend(own),
+    }
+    let mut is_free = count > 0;
+    row_exprs(&mut copy, &mut |expr| {
+        is_free &= !has_outer(expr) && !expr.is_volatile() && !expr.has_subquery()
+    });
+    let filters = copy.sources.iter().flat_map(|source| &source.filter);
+    let is_bound = |expr: &Expr| has_outer(expr) || expr.is_volatile() || expr.has_subquery();
+    if !is_free || filters.chain(&copy.output).any(is_bound) {
+        return None;
+    }
+    read_less(&mut copy);
+    let columns = (0..copy.output.len()).map(|_| ResultColumn { name: String::new(), of: Type::Unknown });
+    let columns = columns.collect();
+    let body = QueryBody::Select(Box::new(copy));
+    Some(Box::new(Keyed { query: Query { body, with: Vec::new(), columns, keyed: None }, key }))
+}
+
+/// Returns the sides of a condition that a value of the rows is equal to one of the query around.
+fn equal(expr: &Expr) -> Option<(Expr, Expr)> {
+    let Expr::Compare(Comparison::Equal, one, other) = expr else { return None };
+    let has_column = |expr: &Expr| {
+        let mut found = false;
+        expr.columns(&mut |_| found = true);
+        found
+    };
+    let is_own = |expr: &Expr| has_column(expr) && !has_outer(expr) && !expr.has_subquery();
+    let is_outer = |expr: &Expr| !has_column(expr) && has_outer(expr) && !expr.has_subquery();
+    let sides = [(one, other), (other, one)];
+    let (own, outer) = sides.into_iter().find(|(own, outer)| is_own(own) && is_outer(outer))?;
+    Some(((**own).clone(), (**outer).clone()))
+}
