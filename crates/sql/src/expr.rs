@@ -302,6 +302,41 @@ impl Expr {
         found
     }
 
+    /// Returns whether a subquery is in it that gets values of the row.
+    pub(crate) fn has_correlated(&self) -> bool {
+        let mut found = matches!(self, Self::Subquery { outer, .. } if !outer.is_empty());
+        self.children(&mut |inner| found = found || inner.has_correlated());
+        found
+    }
+
+    /// Calculates what is the same for all rows. What fails is left: it may not be needed.
+    pub(crate) fn fold(&mut self, inputs: Inputs<'_>) {
+        if matches!(self, Self::Value(_)) {
+            return;
+        }
+        match self.is_fixed().then(|| self.evaluate(inputs)) {
+            Some(Ok(value)) => *self = Self::Value(value),
+            _ => self.children_mut(&mut |inner| inner.fold(inputs)),
+        }
+    }
+
+    /// Returns whether it needs nothing but values: no row, and nothing that is supplied.
+    fn is_fixed(&self) -> bool {
+        let is_plain = match self {
+            Self::Value(_) | Self::Parameter(_) | Self::Outer(_) => return true,
+            Self::Cast { from, to, .. } => {
+                let is_named = |of: Type| of.is_reg() || is_array_of_reg(of);
+                !is_named(*from) && !is_named(*to)
+            }
+            Self::Not(_) | Self::Compare(..) | Self::Arithmetic(..) | Self::Negative(..) => true,
+            Self::Concat(..) | Self::Apply(..) => true,
+            _ => false,
+        };
+        let mut is_fixed = is_plain;
+        self.children(&mut |inner| is_fixed = is_fixed && inner.is_fixed());
+        is_fixed
+    }
+
     /// Gives each column another place.
     pub(crate) fn move_columns(&mut self, to: &dyn Fn(usize) -> usize) {
         match self {

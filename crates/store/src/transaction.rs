@@ -256,21 +256,21 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         tree: BlockId,
         from: &ScanPlace,
     ) -> Result<(Vec<OwnedEntry>, Option<ScanPlace>), StoreError> {
-        self.scan_some(tree, from, SCAN_ROWS).await
+        self.scan_below(tree, from, None).await
     }
 
-    /// Does the same with another limit, for readers that may need few rows.
+    /// Does the same, and returns only rows below a key.
     ///
     /// # Errors
     /// As [`scan`](Self::scan).
-    pub async fn scan_some(
+    pub async fn scan_below(
         &mut self,
         tree: BlockId,
         from: &ScanPlace,
-        most: usize,
+        to: Option<&[u8]>,
     ) -> Result<(Vec<OwnedEntry>, Option<ScanPlace>), StoreError> {
         let snapshot = self.snapshot()?;
-        let scanned = self.store.tree(tree).scan(from, most.min(SCAN_ROWS)).await?;
+        let scanned = self.store.tree(tree).scan_below(from, to, SCAN_ROWS).await?;
         let (shown, rest) = self.all_shown(tree, scanned.entries, snapshot).await?;
         Ok((shown, rest.map(|key| ScanPlace::from(&key)).or(scanned.next)))
     }

@@ -188,8 +188,10 @@ pub(crate) fn single_source(table: &Rc<Table>, condition: Option<Expr>) -> Sourc
 /// that are the same for all rows.
 pub(crate) fn place(sources: &mut [Source], mut conditions: Vec<Expr>) -> Vec<Expr> {
     let offsets: Vec<usize> = sources.iter().map(|source| source.offset).collect();
-    // A volatile one is asked for each row of all sources.
-    let needs = |expr: &Expr| if expr.is_volatile() { offsets.len() } else { needs(expr, &offsets) };
+    // A volatile one is asked for each row of all sources, and one with rows of its own for as few
+    // rows as possible.
+    let is_last = |expr: &Expr| expr.is_volatile() || expr.has_correlated();
+    let needs = |expr: &Expr| if is_last(expr) { offsets.len() } else { needs(expr, &offsets) };
     let constant = conditions.extract_if(.., |expr| needs(expr) == 0).collect();
     // A row without partner has NULL in the sources before it, so conditions of these come behind.
     let first = sources.iter().rposition(|source| source.is_full).unwrap_or(0);

@@ -313,12 +313,17 @@ pub(super) async fn grouped(
             found.all.push((by, set, new()));
         }
     }
-    let mut values = Vec::with_capacity(groups.aggregates.len());
+    // What is the same for all rows is calculated once.
+    let mut by = groups.by.clone();
+    let mut aggregates = groups.aggregates.clone();
+    let inner = aggregates.iter_mut().flat_map(|one| one.arguments.iter_mut().chain(&mut one.filter));
+    by.iter_mut().chain(inner).for_each(|expr| expr.fold(run.inputs(&[])));
+    let mut values = Vec::with_capacity(aggregates.len());
     let mut add = |run: &mut Run<'_>, row: &[Value]| -> Result<bool> {
         let inputs = run.inputs(row);
-        let keys = evaluate_all(&groups.by, inputs)?;
+        let keys = evaluate_all(&by, inputs)?;
         values.clear();
-        for aggregate in &groups.aggregates {
+        for aggregate in &aggregates {
             values.push(Taken::of(run, aggregate, row)?);
         }
         let is_first = groups.is_first && values.iter().any(Taken::has_value);

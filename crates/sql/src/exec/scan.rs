@@ -76,7 +76,6 @@ fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
 
 /// The rows that are read or copied at once, at most: a query that needs few rows reads few.
 const MOST_READ: usize = 256;
-const LEAST_READ: usize = 8;
 
 /// The rows of a source that a row of the sources before it leads to.
 struct Pages<'s> {
@@ -103,8 +102,6 @@ struct Range {
     /// Entries that were found.
     found: std::vec::IntoIter<(Vec<u8>, Vec<u8>)>,
     next: Option<NextRows>,
-    /// The number of entries to read next.
-    count: usize,
 }
 
 /// The entries with which a scan goes on.
@@ -136,9 +133,7 @@ impl<'s> Pages<'s> {
                     false => NextRows::From(ScanPlace::from(&from)),
                 };
                 let (found, next) = (Vec::new().into_iter(), Some(next));
-                // A few rows have equal values in the first columns of a key, mostly.
-                let count = if source.path.prefix.is_empty() { MOST_READ } else { LEAST_READ };
-                Place::Range(Box::new(Range { from, to, tree, found, next, count }))
+                Place::Range(Box::new(Range { from, to, tree, found, next }))
             }
         };
         Ok(pages)
@@ -176,7 +171,7 @@ impl<'s> Pages<'s> {
                 }
                 break;
             };
-            if range.is_beyond(&key, source.path.is_backward) {
+            if source.path.is_backward && key < range.from {
                 (range.found, range.next) = (Vec::new().into_iter(), None);
                 break;
             }
@@ -203,22 +198,12 @@ impl<'s> Pages<'s> {
 }
 
 impl Range {
-    /// Returns whether an entry is behind the last one that is wanted.
-    fn is_beyond(&self, key: &[u8], is_backward: bool) -> bool {
-        match is_backward {
-            true => key < &self.from[..],
-            false => self.to.as_ref().is_some_and(|to| key >= &to[..]),
-        }
-    }
-
     /// Reads the next entries. Returns false at the end.
     async fn read_more(&mut self, run: &mut Run<'_>) -> Result<bool> {
         let (found, next) = match self.next.take() {
             None => return Ok(false),
             Some(NextRows::From(place)) => {
-                let count = self.count;
-                self.count = (4 * count).min(MOST_READ);
-                let (found, next) = run.by.scan_some(self.tree, &place, count).await?;
+                let (found, next) = run.by.scan_below(self.tree, &place, self.to.as_deref()).await?;
                 (found, next.map(NextRows::From))
             }
             Some(NextRows::Below(key)) => {
@@ -364,8 +349,10 @@ fn equal_pairs(source: &Source) -> (Vec<Expr>, Vec<Expr>) {
 
 async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Kept> {
     let mut rows: Vec<KeyedRow> = Vec::new();
+    let mut tests = Tests::Of(source, 0);
     each_row(run, source, before, &mut |run, row| {
-        if all_hold(&source.filter, run.inputs(&row.1))? {
+        tests.count(run, 1);
+        if all_hold(tests.filter(), run.inputs(&row.1))? {
             run.keep(&row.1)?;
             rows.push(row.clone());
         }
@@ -398,6 +385,7 @@ fn values_with_key<'a>(source: &Source, (key, values): &'a KeyedRow) -> Cow<'a, 
 /// A source that is joined with those before it.
 struct Level<'s> {
     source: &'s Source,
+    tests: Tests<'s>,
     /// Its rows do not depend on others, so they are read once.
     is_kept: bool,
     kept: Option<Kept>,
@@ -406,7 +394,58 @@ struct Level<'s> {
 impl<'s> Level<'s> {
     fn new((at, source): (usize, &'s Source)) -> Self {
         let is_point = source.table().is_some_and(|table| source.path.is_point(table));
-        Self { source, is_kept: at > 0 && source.is_constant() && !is_point, kept: None }
+        let tests = Tests::Of(source, 0);
+        Self { source, tests, is_kept: at > 0 && source.is_constant() && !is_point, kept: None }
+    }
+}
+
+/// The conditions of a source.
+enum Tests<'s> {
+    /// As they are; they were tested for so many rows.
+    Of(&'s Source, usize),
+    /// With what is the same for all rows: of the rows of the source, of joined rows with and
+    /// without partner.
+    Folded { filter: Vec<Expr>, outer: Option<Vec<Expr>>, conditions: Vec<Expr> },
+}
+
+/// The rows for which conditions are tested as they are.
+const FEW_ROWS: usize = 32;
+
+impl Tests<'_> {
+    /// Notes rows that are to be tested.
+    fn count(&mut self, run: &Run<'_>, rows: usize) {
+        let Self::Of(source, count) = self else { return };
+        *count += rows;
+        if *count > FEW_ROWS {
+            let fold = |all: &Vec<Expr>| {
+                let mut all = all.clone();
+                all.iter_mut().for_each(|expr| expr.fold(run.inputs(&[])));
+                all
+            };
+            let (filter, outer) = (fold(&source.filter), source.outer.as_ref().map(fold));
+            *self = Self::Folded { filter, outer, conditions: fold(&source.conditions) };
+        }
+    }
+
+    fn filter(&self) -> &[Expr] {
+        match self {
+            Self::Of(source, _) => &source.filter,
+            Self::Folded { filter, .. } => filter,
+        }
+    }
+
+    fn outer(&self) -> Option<&[Expr]> {
+        match self {
+            Self::Of(source, _) => source.outer.as_deref(),
+            Self::Folded { outer, .. } => outer.as_deref(),
+        }
+    }
+
+    fn conditions(&self) -> &[Expr] {
+        match self {
+            Self::Of(source, _) => &source.conditions,
+            Self::Folded { conditions, .. } => conditions,
+        }
     }
 }
 
@@ -434,11 +473,11 @@ impl Batch {
     fn add(
         &mut self,
         run: &mut Run<'_>,
-        level: &Source,
+        tests: &Tests<'_>,
         row: &[Value],
         last: Option<Act<'_>>,
     ) -> Result<bool> {
-        if !all_hold(&level.conditions, run.inputs(row))? {
+        if !all_hold(tests.conditions(), run.inputs(row))? {
             return Ok(true);
         }
         if let Some(act) = last {
@@ -487,23 +526,24 @@ async fn join_rows(
     for row in before {
         let mut has_match = false;
         // Returns whether the row has this partner, and whether to go on.
-        let take = |run: &mut Run<'_>, batch: &mut Batch, act: Act<'_>, values: &[Value]| {
-            let joined;
-            let whole = match row.is_empty() {
-                true => values,
-                false => {
-                    joined = [&row[..], values].concat();
-                    &joined[..]
+        let take =
+            |run: &mut Run<'_>, tests: &Tests<'_>, batch: &mut Batch, act: Act<'_>, values: &[Value]| {
+                let joined;
+                let whole = match row.is_empty() {
+                    true => values,
+                    false => {
+                        joined = [&row[..], values].concat();
+                        &joined[..]
+                    }
+                };
+                if let Some(outer) = tests.outer()
+                    && !all_hold(outer, run.inputs(whole))?
+                {
+                    return Ok((false, true));
                 }
+                let goes_on = batch.add(run, tests, whole, is_last.then_some(act))?;
+                Ok::<_, SqlError>((true, goes_on))
             };
-            if let Some(outer) = &source.outer
-                && !all_hold(outer, run.inputs(whole))?
-            {
-                return Ok((false, true));
-            }
-            let goes_on = batch.add(run, source, whole, is_last.then_some(act))?;
-            Ok::<_, SqlError>((true, goes_on))
-        };
         if level.is_kept {
             if level.kept.is_none() {
                 level.kept = Some(keep(run, source, row).await?);
@@ -517,11 +557,13 @@ async fn join_rows(
                     Some(key.and_then(|key| by.get(&key)).map_or(&[][..], Vec::as_slice))
                 }
             };
-            for place in 0..chosen.map_or(rows.len(), <[usize]>::len) {
+            let count = chosen.map_or(rows.len(), <[usize]>::len);
+            level.tests.count(run, count);
+            for place in 0..count {
                 let at = chosen.map_or(place, |chosen| chosen[place]);
                 let values = values_with_key(source, &rows[at]);
                 let (is_partner, goes_on) =
-                    run.complete(&mut |run| take(run, &mut batch, act, &values)).await?;
+                    run.complete(&mut |run| take(run, &level.tests, &mut batch, act, &values)).await?;
                 is_matched[at] |= is_partner;
                 has_match |= is_partner;
                 if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
@@ -535,10 +577,12 @@ async fn join_rows(
                 if rows.is_empty() {
                     break;
                 }
+                level.tests.count(run, rows.len());
+                let tests = &level.tests;
                 for found in &rows {
                     let values = values_with_key(source, found);
-                    let mut join = |run: &mut Run<'_>| match all_hold(&source.filter, run.inputs(&found.1))? {
-                        true => take(run, &mut batch, act, &values),
+                    let mut join = |run: &mut Run<'_>| match all_hold(tests.filter(), run.inputs(&found.1))? {
+                        true => take(run, tests, &mut batch, act, &values),
                         false => Ok((false, true)),
                     };
                     let (is_partner, goes_on) = run.complete(&mut join).await?;
@@ -553,8 +597,9 @@ async fn join_rows(
         }
         if source.outer.is_some() && !has_match {
             let whole = [&row[..], &vec![Value::Null; source.width]].concat();
+            let tests = &level.tests;
             let goes_on =
-                run.complete(&mut |run| batch.add(run, source, &whole, is_last.then_some(&mut *act))).await?;
+                run.complete(&mut |run| batch.add(run, tests, &whole, is_last.then_some(&mut *act))).await?;
             if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
                 return Ok(false);
             }
@@ -574,8 +619,9 @@ async fn join_unmatched(run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_
     let mut batch = Batch::default();
     for ((_, values), _) in kept.rows.iter().zip(&kept.is_matched).filter(|(_, is_matched)| !**is_matched) {
         let whole = [&vec![Value::Null; source.offset][..], values].concat();
+        let tests = &level.tests;
         let goes_on =
-            run.complete(&mut |run| batch.add(run, source, &whole, is_last.then_some(&mut *act))).await?;
+            run.complete(&mut |run| batch.add(run, tests, &whole, is_last.then_some(&mut *act))).await?;
         if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
             return Ok(false);
         }

@@ -342,6 +342,19 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     /// # Errors
     /// A block cannot be had or is damaged.
     pub async fn scan(&self, from: &ScanPlace, most: usize) -> Result<ScannedEntries, StoreError> {
+        self.scan_below(from, None, most).await
+    }
+
+    /// As [`scan`](Self::scan), and only those below a key.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    pub async fn scan_below(
+        &self,
+        from: &ScanPlace,
+        to: Option<&[u8]>,
+        most: usize,
+    ) -> Result<ScannedEntries, StoreError> {
         let (mut block, mut restarts) = (self.begin(from).await?, 0);
         for _ in 0..self.most_steps() {
             let page = self.blocks.read_once(block).await?;
@@ -352,14 +365,22 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
                     return Ok(Err(step));
                 }
                 let first = node.below(&from.key, false)?;
-                let last = node.count().min(first + most);
+                let end = to.map_or(Ok(node.count()), |to| node.below(to, false))?.max(first);
+                let last = end.min(first + most);
                 let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
                 let entries = (first..last).map(owned).collect::<Result<Vec<_>, _>>()?;
                 let number = self.number.get();
-                let next = if last < node.count() {
+                let next = if last == end && end < node.count() {
+                    None
+                } else if last < node.count() {
                     Some(ScanPlace { key: node.entry(last)?.0.to_vec(), page: Some(block), number })
                 } else {
-                    node.high()?.map(|high| ScanPlace { key: high.to_vec(), page: node.right(), number })
+                    let is_wanted = |high: &&[u8]| to.is_none_or(|to| *high < to);
+                    node.high()?.filter(is_wanted).map(|high| ScanPlace {
+                        key: high.to_vec(),
+                        page: node.right(),
+                        number,
+                    })
                 };
                 Ok(Ok((ScannedEntries { entries, next }, node.right())))
             };

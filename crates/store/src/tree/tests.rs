@@ -217,10 +217,15 @@ fn key(random: &mut Random) -> Vec<u8> {
     }
 }
 
-fn scanned(tree: &Tree<'_, TestBlocks, TestBlocks>, from: &[u8], most: usize) -> Vec<OwnedEntry> {
+fn scanned(
+    tree: &Tree<'_, TestBlocks, TestBlocks>,
+    from: &[u8],
+    to: Option<&[u8]>,
+    most: usize,
+) -> Vec<OwnedEntry> {
     let (mut all, mut place) = (Vec::new(), Some(ScanPlace::from(from)));
     while let Some(at) = place {
-        let ScannedEntries { entries, next } = now(tree.scan(&at, most)).unwrap();
+        let ScannedEntries { entries, next } = now(tree.scan_below(&at, to, most)).unwrap();
         assert!(entries.len() <= most);
         all.extend(entries);
         place = next;
@@ -312,7 +317,10 @@ fn a_tree_is_a_sorted_map() {
             let (from, most) = (key(&mut random), random.between(1, 9) as usize);
             let expected: Vec<_> =
                 model.range(from.clone()..).map(|(key, value)| (key.clone(), value.clone())).collect();
-            assert_eq!(scanned(&tree, &from, most), expected, "seed {seed}");
+            assert_eq!(scanned(&tree, &from, None, most), expected, "seed {seed}");
+            let to = key(&mut random);
+            let expected: Vec<_> = expected.into_iter().filter(|(key, _)| *key < to).collect();
+            assert_eq!(scanned(&tree, &from, Some(&to), most), expected, "seed {seed}");
             let expected: Vec<_> =
                 model.range(..from.clone()).rev().map(|(key, value)| (key.clone(), value.clone())).collect();
             assert_eq!(scanned_back(&tree, Some(&from), most), expected, "seed {seed}");
