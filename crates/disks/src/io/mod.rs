@@ -8,9 +8,10 @@
 //! **Reads** go through a ring of io_uring that the owner itself submits to, or through threads
 //! where the system refuses a ring or the configuration wants none. In a mirrored group the owner
 //! itself begins them, too; the threads get those that are not sound, to compare all copies.
-//! **Writes** always go through threads. The end of a process proves that its threads write nothing more; it does not wait for
-//! writes of a ring. Measured with a slow disk: a killed process was gone after 3 ms, and its
-//! writes reached the disk for 3 s. Other nodes recover its blocks by then.
+//! **Writes** always go through threads. The end of a process proves that its threads write nothing
+//! more; it does not wait for writes of a ring. Measured with a slow disk: a killed process was
+//! gone after 3 ms, and its writes reached the disk for 3 s. Other nodes recover its blocks by
+//! then.
 //!
 //! **Waking.** The owner calls [`BlockIo::reap`] in its turns. Before it sleeps it asks
 //! [`BlockIo::pending`]: if that is false, the next completion signals the [event](BlockIo::event).
@@ -22,7 +23,8 @@
 //! [`FrameMemory::new`] states the contract. From `submit` until the completion, the frame belongs
 //! to an I/O thread or to the kernel alone. The cache ensures this: it has closed the frame to
 //! local sessions, and asked no peer to put data into it. Dropping a [`BlockIo`] waits for every
-//! read under way, so the memory outlives them.
+//! read of a thread or the kernel, so the memory outlives them. What is read of a mirrored group is
+//! put into the frame by the owner itself.
 
 mod pool;
 mod ring;

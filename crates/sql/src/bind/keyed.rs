@@ -1,5 +1,5 @@
-//! Subqueries whose rows depend on the query around them only by equality: they can run once for all
-//! values, with the columns that must be equal as a key.
+//! Subqueries whose rows depend on the query around them only by equality: they can run once for
+//! all values, with the columns that must be equal as a key.
 
 use super::{
     from::Relation,

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::expr::Expr;
 
-/// Lets the rows of each source behind the first one meet its own conditions before they are joined.
+/// Lets the rows of each source behind the first one meet its own conditions before they are
+/// joined.
 pub(super) fn filter_early(sources: &mut [Source]) {
     for source in sources.iter_mut().skip(1).filter(|source| !source.is_full) {
         let (start, end) = (source.offset, source.offset + source.width);

@@ -34,7 +34,7 @@ const JOINED: f64 = 0.5;
 /// Another order is taken if it costs less than this part of the order of FROM.
 const GAIN: f64 = 0.8;
 
-/// What is known of a source.
+/// A source, with estimates of its rows.
 struct Size<'s> {
     source: &'s Source,
     /// The rows, and those that meet its own conditions.

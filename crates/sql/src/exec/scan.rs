@@ -80,7 +80,7 @@ const MOST_READ: usize = 256;
 /// The rows of a source that a row of the sources before it leads to.
 struct Pages<'s> {
     source: &'s Source,
-    place: Place,
+    place: PagesPlace,
     /// The number of rows to read next.
     count: usize,
     /// The bytes of rows that are kept until the end.
@@ -88,7 +88,7 @@ struct Pages<'s> {
 }
 
 /// The rows with which a source goes on.
-enum Place {
+enum PagesPlace {
     End,
     Point(Vec<u8>),
     Kept(KeptRows, usize),
@@ -112,7 +112,7 @@ enum NextRows {
 
 impl<'s> Pages<'s> {
     async fn open(run: &mut Run<'_>, source: &'s Source, before: &[Value]) -> Result<Self> {
-        let mut pages = Self { source, place: Place::End, count: 1, own: 0 };
+        let mut pages = Self { source, place: PagesPlace::End, count: 1, own: 0 };
         let Relation::Table(table) = &source.relation else {
             let memory = run.memory;
             let rows = Box::pin(rows_of(run, source, before)).await?;
@@ -120,12 +120,12 @@ impl<'s> Pages<'s> {
             if matches!(source.relation, Relation::Query { .. } | Relation::Joined(_)) {
                 pages.own = run.memory - memory;
             }
-            pages.place = Place::Kept(rows, 0);
+            pages.place = PagesPlace::Kept(rows, 0);
             return Ok(pages);
         };
         pages.place = match run.complete(&mut |run| keys_of(&source.path, table, run.inputs(before))).await? {
-            Keys::None => Place::End,
-            Keys::Point(key) => Place::Point(key),
+            Keys::None => PagesPlace::End,
+            Keys::Point(key) => PagesPlace::Point(key),
             Keys::Range(from, to) => {
                 let tree = source.path.index.map_or(table.rows(), |index| table.indexes[index].tree());
                 let next = match source.path.is_backward {
@@ -133,7 +133,7 @@ impl<'s> Pages<'s> {
                     false => NextRows::From(ScanPlace::from(&from)),
                 };
                 let (found, next) = (Vec::new().into_iter(), Some(next));
-                Place::Range(Box::new(Range { from, to, tree, found, next }))
+                PagesPlace::Range(Box::new(Range { from, to, tree, found, next }))
             }
         };
         Ok(pages)
@@ -145,23 +145,23 @@ impl<'s> Pages<'s> {
         self.count = (2 * count).min(MOST_READ);
         let Self { source, place, .. } = self;
         let range = match place {
-            Place::End => return Ok(Vec::new()),
-            Place::Kept(rows, done) => {
+            PagesPlace::End => return Ok(Vec::new()),
+            PagesPlace::Kept(rows, done) => {
                 let some = rows.iter().skip(*done).take(count);
                 let some: Vec<_> = some.map(|row| (Vec::new(), row.clone())).collect();
                 *done += some.len();
                 return Ok(some);
             }
-            Place::Point(key) => {
+            PagesPlace::Point(key) => {
                 let key = std::mem::take(key);
-                *place = Place::End;
+                *place = PagesPlace::End;
                 let found = match source.table() {
                     Some(table) => run.by.get(table.rows(), &key).await?,
                     None => None,
                 };
                 return found.into_iter().map(|row| Ok((key.clone(), source.read(&row)?))).collect();
             }
-            Place::Range(range) => range,
+            PagesPlace::Range(range) => range,
         };
         let mut rows = Vec::new();
         while rows.len() < count {
@@ -186,7 +186,7 @@ impl<'s> Pages<'s> {
             }
         }
         if rows.is_empty() {
-            *place = Place::End;
+            *place = PagesPlace::End;
         }
         Ok(rows)
     }

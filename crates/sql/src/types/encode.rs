@@ -110,8 +110,8 @@ pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Value>> {
     read_values(bytes, 0)
 }
 
-/// Reads some columns of a row, in their order. Columns that were added since the row was written are
-/// NULL.
+/// Reads some columns of a row, in their order. Columns that were added since the row was written
+/// are NULL.
 pub(crate) fn read_columns(bytes: &[u8], columns: &[usize]) -> Result<Vec<Value>> {
     let (mut rest, mut at) = (bytes, 0);
     let mut values = Vec::with_capacity(columns.len());
