@@ -36,6 +36,8 @@ pub(crate) struct Answers {
     depth: Cell<usize>,
     /// None is forgotten before the end of the statement.
     keeps_all: Cell<bool>,
+    /// Each subquery runs for one value at a time.
+    runs_alone: Cell<bool>,
     /// The answers of subqueries for all values, by the query.
     keyed: RefCell<HashMap<*const Query, KeyedAnswers>>,
     shared: RefCell<HashMap<usize, SharedRows>>,
@@ -84,9 +86,11 @@ impl Answers {
         if let Some(keyed) = &query.keyed
             && let Some(KeyedAnswers::Known(answers, none)) = self.keyed.borrow().get(&Rc::as_ptr(query))
         {
-            let key = evaluate_all(&keyed.key, Inputs { row: &[], outer: &outer, ..inputs })?;
-            let found = answers.get(&encode::identity(&key)).filter(|_| !key.iter().any(Value::is_null));
-            return Ok(found.unwrap_or(none).clone());
+            // One that fails is not asked for, perhaps.
+            if let Ok(key) = evaluate_all(&keyed.key, Inputs { row: &[], outer: &outer, ..inputs }) {
+                let found = answers.get(&encode::identity(&key)).filter(|_| !key.iter().any(Value::is_null));
+                return Ok(found.unwrap_or(none).clone());
+            }
         }
         let key = (Rc::as_ptr(query), encode::row(&outer));
         if let Some(known) = self.known.borrow().get(&key) {
@@ -118,7 +122,7 @@ impl Answers {
 
     /// Returns true if a subquery is to run for all values, because it has run for some.
     pub(crate) fn is_for_all(&self, query: &Rc<Query>) -> bool {
-        if query.keyed.is_none() || self.keeps_all.get() {
+        if query.keyed.is_none() || self.keeps_all.get() || self.runs_alone.get() {
             return false;
         }
         let mut keyed = self.keyed.borrow_mut();
@@ -152,16 +156,18 @@ impl Answers {
                 continue;
             }
             let key = encode::identity(&key);
-            bytes += 64 + key.len() + bytes_of(&row);
+            let key_bytes = 64 + key.len();
             let rows = by.entry(key).or_default();
+            bytes += if rows.is_empty() { key_bytes } else { 0 };
             // One row without values says that there is one.
             if !row.is_empty() || rows.is_empty() {
+                bytes += bytes_of(&row);
                 rows.push(row);
             }
         }
-        self.bytes.set(self.bytes.get() + bytes);
-        if self.bytes.get() > MOST_MEMORY {
-            return Err(out_of_memory());
+        if self.bytes.get() + bytes > MOST_MEMORY {
+            self.keyed.borrow_mut().insert(Rc::as_ptr(query), KeyedAnswers::Never);
+            return Ok(());
         }
         let by = by.into_iter().map(|(key, rows)| (key, Rc::new(answer(rows)))).collect();
         let known = KeyedAnswers::Known(by, Rc::new(answer(none)));
@@ -190,6 +196,11 @@ impl Answers {
         self.keeps_all.set(true);
     }
 
+    /// Lets each subquery run for one value at a time: the rows that it reads are being changed.
+    pub(crate) fn run_alone(&self) {
+        self.runs_alone.set(true);
+    }
+
     /// Begins queries whose answers depend on more than the values that they get: on the rows of a
     /// query of WITH, which are others each time. Returns the answers so far.
     pub(crate) fn set_aside(&self) -> Known {
@@ -210,6 +221,7 @@ impl Answers {
         self.bytes.set(0);
         self.depth.set(0);
         self.keeps_all.set(false);
+        self.runs_alone.set(false);
         self.keyed.borrow_mut().clear();
         self.shared.borrow_mut().clear();
         self.working.borrow_mut().clear();

@@ -128,6 +128,9 @@ pub struct BlockIoSettings {
     pub syncs: bool,
 }
 
+/// The most reads of a mirrored group that an owner has begun; threads do the others.
+const MOST_BEGUN: usize = 64;
+
 /// The reads and writes of one owner, which calls it from one thread at a time.
 pub struct BlockIo {
     group: Arc<Group>,
@@ -137,6 +140,8 @@ pub struct BlockIo {
     /// The jobs that were not reaped, and those among them that are not in the ring.
     outstanding: usize,
     pooled: usize,
+    /// The reads of a mirrored group that the owner has begun.
+    begun: usize,
     reads: String,
 }
 
@@ -196,7 +201,7 @@ impl BlockIo {
         let told = ended.clone();
         let complete = move |job| told.push(job);
         let pool = Pool::new(group, settings.threads, settings.syncs, complete)?;
-        Ok(Self { group: group.clone(), ring, pool, ended, outstanding: 0, pooled: 0, reads })
+        Ok(Self { group: group.clone(), ring, pool, ended, outstanding: 0, pooled: 0, begun: 0, reads })
     }
 
     /// Returns the way in which blocks are read, with the reason if it is not the one wanted.
@@ -230,9 +235,10 @@ impl BlockIo {
     }
 
     /// Begins to read a block of a mirrored group. Returns any other job.
-    fn begin_mirrored(&self, job: Job) -> Option<Job> {
+    fn begin_mirrored(&mut self, job: Job) -> Option<Job> {
         let block = job.block;
         let is_there = matches!(job.op, Op::Read(_)) && block.0 < self.group.blocks();
+        let is_there = is_there && self.begun < MOST_BEGUN;
         let Some(blocks) = self.group.mirrored_blocks().filter(|_| is_there) else { return Some(job) };
         let mut job = Some(job);
         blocks.begin_read(block, || {
@@ -242,6 +248,7 @@ impl BlockIo {
                 ended.add(|state| state.arrived.extend(arrived));
             }
         });
+        self.begun += usize::from(job.is_none());
         job
     }
 
@@ -289,6 +296,7 @@ impl BlockIo {
                 jobs.append(&mut ended.jobs);
                 std::mem::take(&mut ended.arrived)
             };
+            self.begun -= arrived.len();
             jobs.extend(arrived.into_iter().filter_map(|(job, bytes)| self.arrived(job, bytes.as_ref())));
             self.pooled -= jobs.len() - before;
         }

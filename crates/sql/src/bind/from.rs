@@ -248,6 +248,10 @@ impl From {
             if kept == KeptSides::Right {
                 self.exchange();
             }
+            // Its rows without partner are joined with those of the items before.
+            if kept == KeptSides::Both && first.0 > 0 {
+                self.unite(first)?;
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     expr::{Comparison, Expr},
-    types::Type,
+    types::{Type, Value},
 };
 
 /// Returns whether a value of the query around it is in an expression.
@@ -19,11 +19,11 @@ fn has_outer(expr: &Expr) -> bool {
     found
 }
 
-/// Returns a query for all values that a query gets, if that can be faster.
-pub(super) fn of(query: &Query) -> Option<Box<Keyed>> {
+/// Returns a query for all values that a query gets, if that can be faster. Of one that
+/// `is_exists` only the existence of a row is asked.
+pub(super) fn of(query: &Query, is_exists: bool) -> Option<Box<Keyed>> {
     let QueryBody::Select(select) = &query.body else { return None };
     let is_table = |relation: &Relation| matches!(relation, Relation::Table(_));
-    let is_exists = select.output.is_empty();
     let is_plain = query.with.is_empty()
         && !select.sources.is_empty()
         && select.sources.iter().all(|source| is_table(&source.relation) && !source.is_full)
@@ -39,10 +39,14 @@ pub(super) fn of(query: &Query) -> Option<Box<Keyed>> {
         && (select.limit.is_none() || is_exists)
         && select.offset.is_none()
         && select.locks.is_none();
-    if !is_plain || select.constant.iter().any(|expr| has_outer(expr) || expr.is_volatile()) {
+    let is_bound = |expr: &Expr| has_outer(expr) || expr.is_volatile() || expr.has_subquery();
+    if !is_plain || is_exists && select.groups.is_some() || select.constant.iter().any(is_bound) {
         return None;
     }
     let mut copy = Select { limit: None, ..(**select).clone() };
+    if is_exists {
+        copy.output.clear();
+    }
     let (mut own, mut key) = (Vec::new(), Vec::new());
     for source in &mut copy.sources {
         // A path by such a value finds the rows of each at once.
@@ -75,19 +79,20 @@ pub(super) fn of(query: &Query) -> Option<Box<Keyed>> {
         None => copy.output.extend(own),
     }
     let mut is_free = count > 0;
-    row_exprs(&mut copy, &mut |expr| {
-        is_free &= !has_outer(expr) && !expr.is_volatile() && !expr.has_subquery()
-    });
+    row_exprs(&mut copy, &mut |expr| is_free &= !is_bound(expr));
     let filters = copy.sources.iter().flat_map(|source| &source.filter);
-    let is_bound = |expr: &Expr| has_outer(expr) || expr.is_volatile() || expr.has_subquery();
     if !is_free || filters.chain(&copy.output).any(is_bound) {
         return None;
     }
     read_less(&mut copy);
-    let columns = (0..copy.output.len()).map(|_| ResultColumn { name: String::new(), of: Type::Unknown });
-    let columns = columns.collect();
-    let body = QueryBody::Select(Box::new(copy));
-    Some(Box::new(Keyed { query: Query { body, with: Vec::new(), columns, keyed: None }, key }))
+    let whole = |select: Select| {
+        let column = |_: &Expr| ResultColumn { name: String::new(), of: Type::Unknown };
+        let columns = select.output.iter().map(column).collect();
+        Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns, keyed: None }
+    };
+    let constant = vec![Expr::Value(Value::Bool(false))];
+    let none = select.groups.is_some().then(|| whole(Select { constant, ..(**select).clone() }));
+    Some(Box::new(Keyed { query: whole(copy), none, key }))
 }
 
 /// Returns the sides of a condition that a value of the rows is equal to one of the query around.
@@ -99,7 +104,8 @@ fn equal(expr: &Expr) -> Option<(Expr, Expr)> {
         found
     };
     let is_own = |expr: &Expr| has_column(expr) && !has_outer(expr) && !expr.has_subquery();
-    let is_outer = |expr: &Expr| !has_column(expr) && has_outer(expr) && !expr.has_subquery();
+    let is_outer =
+        |expr: &Expr| !has_column(expr) && has_outer(expr) && !expr.has_subquery() && !expr.is_volatile();
     let sides = [(one, other), (other, one)];
     let (own, outer) = sides.into_iter().find(|(own, outer)| is_own(own) && is_outer(outer))?;
     Some(((**own).clone(), (**outer).clone()))

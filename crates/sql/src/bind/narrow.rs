@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    aggregates::Aggregate,
+    aggregates::{Aggregate, AggregateKind},
     from::{Relation, Source},
     select::Select,
     windows::{Bound, Range, WindowCall, WindowFunction},
@@ -100,6 +100,10 @@ pub(super) fn row_exprs(select: &mut Select, act: &mut dyn FnMut(&mut Expr)) {
 }
 
 fn of_aggregate(aggregate: &mut Aggregate, act: &mut dyn FnMut(&mut Expr)) {
+    // Its arguments are about the keys of groups.
+    if aggregate.kind == AggregateKind::Grouping {
+        return;
+    }
     let order = aggregate.order.iter_mut().map(|key| &mut key.by);
     aggregate.arguments.iter_mut().chain(&mut aggregate.filter).chain(order).for_each(act);
 }

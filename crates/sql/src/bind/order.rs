@@ -281,9 +281,13 @@ struct Step {
 pub(super) fn divide(conditions: Vec<Expr>, sources: &[Source]) -> Vec<Expr> {
     let mut divided = Vec::with_capacity(conditions.len());
     for condition in conditions {
-        let Expr::Or(parts) = condition else {
-            divided.push(condition);
-            continue;
+        // A number that is drawn twice is another one.
+        let parts = match condition {
+            Expr::Or(parts) if !parts.iter().any(Expr::is_volatile) => parts,
+            other => {
+                divided.push(other);
+                continue;
+            }
         };
         let mut parts: Vec<Vec<Expr>> = parts
             .into_iter()

@@ -41,6 +41,8 @@ pub(crate) struct Query {
 pub(crate) struct Keyed {
     /// The query: its last columns are the key.
     pub(crate) query: Query,
+    /// The query for values without any row, if it has one for these.
+    pub(crate) none: Option<Query>,
     /// The values of the query around it that are equal to the key.
     pub(crate) key: Vec<Expr>,
 }
@@ -102,7 +104,7 @@ pub(crate) fn bind_inner(query: &ast::Query, scope: Scope<'_>) -> Result<(Query,
     let around = Around { parameters: scope.parameters, parent: Some(&parent), with: scope.with };
     let mut bound = bind(query, around)?;
     settle(&mut bound);
-    bound.keyed = keyed::of(&bound);
+    bound.keyed = keyed::of(&bound, false);
     Ok((bound, parent.captured.into_inner().into_iter().map(|(expr, _)| expr).collect()))
 }
 

@@ -65,7 +65,7 @@ impl Scope<'_> {
                 select.order.clear();
                 read_less(select);
             }
-            query.keyed = keyed::of(&query);
+            query.keyed = keyed::of(&query, true);
         }
         let found = Expr::Subquery { query: Rc::new(query), outer, asked: SubqueryUse::Exists };
         Ok((found.negated(negated), Type::Bool))

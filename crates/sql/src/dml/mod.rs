@@ -412,6 +412,7 @@ fn violated(code: &'static str, table: &Table, name: &str, message: String, deta
 
 /// Runs a change.
 pub(crate) async fn run(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> {
+    run.context.answers.run_alone();
     exec::query::begin_with(run, &change.with).await?;
     run.context.constraints.begin_statement();
     let changed = change_rows(run, change).await?;

@@ -59,6 +59,7 @@ enum Taken {
 impl Taken {
     fn of(run: &Run<'_>, aggregate: &Aggregate, row: &[Value]) -> Result<Self> {
         match (&aggregate.arguments[..], &aggregate.filter) {
+            _ if aggregate.kind == AggregateKind::Grouping => Ok(Self::Nothing),
             ([one], None) if aggregate.order.is_empty() => one.evaluate(run.inputs(row)).map(Self::One),
             _ => Ok(match inputs_of(run, aggregate, row)? {
                 Some((order, values)) => Self::Many(order, values),

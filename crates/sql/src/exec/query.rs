@@ -89,6 +89,11 @@ pub(super) async fn kept(run: &mut Run<'_>, query: &Query, outer: &[Value]) -> R
     Ok(all)
 }
 
+/// Returns whether an error is about values: their syntax, ranges and names, or limits.
+fn is_of_values(code: &str) -> bool {
+    ["21", "22", "42", "54"].iter().any(|class| code.starts_with(class))
+}
+
 /// Returns the rows of a subquery for all values, and those of one that has no row; `None` if there
 /// are too many, or one fails.
 pub(super) async fn kept_for_all(
@@ -97,11 +102,14 @@ pub(super) async fn kept_for_all(
 ) -> Result<Option<(Vec<Vec<Value>>, Vec<Vec<Value>>)>> {
     let Some(keyed) = &query.keyed else { return Ok(None) };
     let memory = run.memory;
+    let none = match &keyed.none {
+        Some(none) => Box::pin(kept(run, none, &[])).await?,
+        None => Vec::new(),
+    };
     match Box::pin(kept(run, &keyed.query, &[])).await {
-        // Nothing is equal to NULL.
-        Ok(all) => Ok(Some((all, Box::pin(kept(run, query, &[])).await?))),
+        Ok(all) => Ok(Some((all, none))),
         // A value that nothing asks for may be one that fails.
-        Err(error) if error.code == code::OUT_OF_MEMORY || error.code.starts_with("22") => {
+        Err(error) if error.code == code::OUT_OF_MEMORY || is_of_values(error.code) => {
             run.memory = memory;
             Ok(None)
         }

@@ -353,8 +353,10 @@ async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Ke
     each_row(run, source, before, &mut |run, row| {
         tests.count(run, 1);
         if all_hold(tests.filter(), run.inputs(&row.1))? {
-            run.keep(&row.1)?;
-            rows.push(row.clone());
+            let (key, values) = row;
+            let key = if source.has_key { key.clone() } else { Vec::new() };
+            run.keep_bytes(size_of::<KeyedRow>() + key.len() + bytes_of(values))?;
+            rows.push((key, values.clone()));
         }
         Ok(true)
     })

@@ -193,21 +193,30 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     /// # Errors
     /// A block cannot be had or is damaged.
     pub async fn entries_about(&self) -> Result<u64, StoreError> {
-        let (mut block, mut entries) = (self.root, 1u64);
+        let (mut block, mut entries, mut above) = (self.root, 1u64, None);
         loop {
             let page = self.blocks.read(block).await?;
-            let look = || {
-                let node = Node::of(&page)?;
-                let count = node.count();
-                let child = if node.level() > 0 && count > 0 { Some(node.child(count / 2)?) } else { None };
-                Ok((count as u64, child))
+            let look = |node: Node<'_>| {
+                let (count, place) = (node.count(), (node.tree(), node.level()));
+                let child = if place.1 > 0 && count > 0 { Some(node.child(count / 2)?) } else { None };
+                Ok((count as u64, place, child))
             };
-            let (count, child) = look().map_err(damaged(block))?;
-            entries = entries.saturating_mul(count.max(1));
-            match child {
-                Some(child) => block = child,
-                None => return Ok(if count == 0 { 0 } else { entries }),
+            let (count, place, child) = match (Node::of(&page).and_then(look), above) {
+                (Ok((count, place, child)), above)
+                    if above.is_none_or(|(tree, level)| place == (tree, level - 1)) =>
+                {
+                    (count, place, child)
+                }
+                (Err(why), None) => return Err(damaged(block)(why)),
+                // The page was removed, and is another one by now.
+                _ => return Ok(entries),
+            };
+            if above.is_none() && count == 0 {
+                return Ok(0);
             }
+            entries = entries.saturating_mul(count.max(1));
+            let Some(child) = child else { return Ok(entries) };
+            (block, above) = (child, Some(place));
         }
     }
 
@@ -387,7 +396,9 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
             match step().map_err(damaged(block))? {
                 Ok((scanned, right)) => {
                     drop(page);
-                    self.blocks.prefetch(right.as_slice(), plexus_cache::protocol::Mode::S);
+                    if scanned.next.is_some() {
+                        self.blocks.prefetch(right.as_slice(), plexus_cache::protocol::Mode::S);
+                    }
                     return Ok(scanned);
                 }
                 Err(step) => {
