@@ -63,16 +63,16 @@ async fn check_table(
     while let Some(from) = place {
         let (rows, next) = by.scan(table.rows(), &from).await?;
         place = next;
-        for (key, bytes) in rows {
+        for (key, bytes) in rows.iter() {
             count += 1;
-            let row = encode::read_row(&bytes, table.columns.len())?;
+            let row = encode::read_row(bytes, table.columns.len())?;
             if table.primary_key(&row)?.is_some_and(|primary| primary != key) {
                 faults.push(format!("table {}: row {count} is not at the place of its key", table.name));
             }
             // Those with expressions or conditions need a session to compute their entries.
             for index in table.indexes.iter().filter(|index| index.is_plain()) {
-                let (entry, _) = index.key(table, &key, &row)?;
-                if by.get(index.tree(), &entry).await? != Some(key.clone()) {
+                let (entry, _) = index.key(table, key, &row)?;
+                if by.get(index.tree(), &entry).await?.as_deref() != Some(key) {
                     faults.push(format!("index {}: row {count} of {} is missing", index.name, table.name));
                 }
             }

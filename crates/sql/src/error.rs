@@ -1,13 +1,20 @@
 //! Errors of statements, with the codes that clients of PostgreSQL know.
 
-use std::fmt;
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+};
 
 use plexus_cache::CacheError;
 use plexus_store::StoreError;
 
-/// An error of a statement or a session.
+/// An error of a statement or a session. In a box, so that results without an error are short.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SqlError {
+pub struct SqlError(Box<ErrorParts>);
+
+/// The parts of an error.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ErrorParts {
     /// The SQLSTATE.
     pub code: &'static str,
     /// The message.
@@ -15,7 +22,21 @@ pub struct SqlError {
     /// More about it, if there is any.
     pub detail: Option<String>,
     /// The objects that it is about, and advice.
-    pub fields: Option<Box<ErrorFields>>,
+    pub fields: Option<ErrorFields>,
+}
+
+impl Deref for SqlError {
+    type Target = ErrorParts;
+
+    fn deref(&self) -> &ErrorParts {
+        &self.0
+    }
+}
+
+impl DerefMut for SqlError {
+    fn deref_mut(&mut self) -> &mut ErrorParts {
+        &mut self.0
+    }
 }
 
 /// The parts of an error for programs, and its advice.
@@ -111,7 +132,7 @@ pub(crate) mod code {
 
 impl SqlError {
     pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), detail: None, fields: None }
+        Self(Box::new(ErrorParts { code, message: message.into(), detail: None, fields: None }))
     }
 
     /// Adds parts for programs.

@@ -8,7 +8,7 @@ use crate::{
     functions::{BoundFunction, Context, MOST_BYTES, Volatility, too_long},
     sequences::SequenceSlot,
     system,
-    types::{Type, Value, array::Array, numeric::Numeric, out_of_range},
+    types::{Type, Value, array::Array, encode, numeric::Numeric, out_of_range},
 };
 
 /// An expression over the values of a row and the parameters of a statement.
@@ -347,15 +347,79 @@ impl Expr {
 
     /// Returns whether a condition holds: NULL does not.
     pub(crate) fn holds(&self, inputs: Inputs<'_>) -> Result<bool> {
-        Ok(matches!(self.evaluate(inputs)?, Value::Bool(true)))
+        Ok(self.truth(inputs)? == Some(true))
+    }
+
+    /// Returns its value if that is there already.
+    fn present<'a>(&'a self, inputs: Inputs<'a>) -> Option<&'a Value> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Column(column) => inputs.row.get(*column),
+            Self::Outer(number) => inputs.outer.get(*number),
+            Self::Parameter(number) => inputs.parameters.get(*number),
+            _ => None,
+        }
     }
 
     /// Evaluates it without a copy of a value that is there.
-    fn look<'a>(&'a self, inputs: Inputs<'a>) -> Result<Cow<'a, Value>> {
+    pub(crate) fn look<'a>(&'a self, inputs: Inputs<'a>) -> Result<Cow<'a, Value>> {
+        match self.present(inputs) {
+            Some(value) => Ok(Cow::Borrowed(value)),
+            None => self.evaluate(inputs).map(Cow::Owned),
+        }
+    }
+
+    /// Appends bytes to `key` that are equal for equal values. Returns false if it is NULL.
+    pub(crate) fn put_identity(&self, key: &mut Vec<u8>, inputs: Inputs<'_>) -> Result<bool> {
+        let value = self.look(inputs)?;
+        encode::put_identity(key, &value);
+        Ok(!value.is_null())
+    }
+
+    /// Evaluates a condition; `None` is NULL.
+    fn truth(&self, inputs: Inputs<'_>) -> Result<Option<bool>> {
         Ok(match self {
-            Self::Value(value) => Cow::Borrowed(value),
-            Self::Column(column) => Cow::Borrowed(&inputs.row[*column]),
-            other => Cow::Owned(other.evaluate(inputs)?),
+            Self::Compare(comparison, one, other) => {
+                let compare = |one: &Value, other: &Value| match one.is_null() || other.is_null() {
+                    true => None,
+                    false => Some(comparison.holds(one.compare(other))),
+                };
+                match (one.present(inputs), other.present(inputs)) {
+                    (Some(one), Some(other)) => compare(one, other),
+                    _ => compare(&*one.look(inputs)?, &*other.look(inputs)?),
+                }
+            }
+            Self::And(all) => all_of(all, inputs, false)?,
+            Self::Or(all) => all_of(all, inputs, true)?,
+            Self::Not(one) => one.truth(inputs)?.map(|value| !value),
+            Self::IsNull(one) => Some(one.look(inputs)?.is_null()),
+            Self::Is(one, wanted) => Some(one.truth(inputs)? == Some(*wanted)),
+            Self::IsDistinct(one, other) => Some(one.look(inputs)?.compare(&*other.look(inputs)?).is_ne()),
+            Self::Like { value, pattern, ignores_case } => {
+                match (&*value.look(inputs)?, &*pattern.look(inputs)?) {
+                    (Value::Text(text), Value::Text(pattern)) => Some(is_like(text, pattern, *ignores_case)?),
+                    _ => None,
+                }
+            }
+            Self::In(one, all) => {
+                let value = one.look(inputs)?;
+                if value.is_null() {
+                    return Ok(None);
+                }
+                let mut has_null = false;
+                for one in all {
+                    let other = one.look(inputs)?;
+                    has_null |= other.is_null();
+                    if !other.is_null() && value.compare(&other).is_eq() {
+                        return Ok(Some(true));
+                    }
+                }
+                (!has_null).then_some(false)
+            }
+            other => match &*other.look(inputs)? {
+                Value::Bool(value) => Some(*value),
+                _ => None,
+            },
         })
     }
 
@@ -368,24 +432,15 @@ impl Expr {
                 inputs.context.answers.get(query, evaluate_all(outer, inputs)?, inputs)?.to(asked, inputs)?
             }
             Self::Parameter(number) => inputs.parameters.get(*number).cloned().unwrap_or(Value::Null),
-            Self::Not(one) => match one.evaluate(inputs)? {
-                Value::Bool(value) => Value::Bool(!value),
-                _ => Value::Null,
-            },
-            Self::And(all) => all_of(all, inputs, false)?,
-            Self::Or(all) => all_of(all, inputs, true)?,
-            Self::IsNull(one) => Value::Bool(one.look(inputs)?.is_null()),
-            Self::Is(one, wanted) => Value::Bool(one.evaluate(inputs)? == Value::Bool(*wanted)),
-            Self::IsDistinct(one, other) => {
-                Value::Bool(one.evaluate(inputs)?.compare(&other.evaluate(inputs)?).is_ne())
-            }
-            Self::Compare(comparison, one, other) => {
-                let (one, other) = (one.look(inputs)?, other.look(inputs)?);
-                match one.is_null() || other.is_null() {
-                    true => Value::Null,
-                    false => Value::Bool(comparison.holds(one.compare(&other))),
-                }
-            }
+            Self::Not(_)
+            | Self::And(_)
+            | Self::Or(_)
+            | Self::IsNull(_)
+            | Self::Is(..)
+            | Self::IsDistinct(..)
+            | Self::Compare(..)
+            | Self::Like { .. }
+            | Self::In(..) => self.truth(inputs)?.map_or(Value::Null, Value::Bool),
             Self::Arithmetic(operation, of, one, other) => {
                 match (one.evaluate(inputs)?, other.evaluate(inputs)?) {
                     (Value::Null, _) | (_, Value::Null) => Value::Null,
@@ -413,29 +468,6 @@ impl Expr {
             }
             Self::Cast { value, from, to, is_explicit } => {
                 value.evaluate(inputs)?.cast(*from, *to, *is_explicit)?
-            }
-            Self::Like { value, pattern, ignores_case } => {
-                match (&*value.look(inputs)?, &*pattern.look(inputs)?) {
-                    (Value::Text(text), Value::Text(pattern)) => {
-                        Value::Bool(is_like(text, pattern, *ignores_case)?)
-                    }
-                    _ => Value::Null,
-                }
-            }
-            Self::In(one, all) => {
-                let value = one.look(inputs)?;
-                if value.is_null() {
-                    return Ok(Value::Null);
-                }
-                let mut has_null = false;
-                for one in all {
-                    let other = one.look(inputs)?;
-                    has_null |= other.is_null();
-                    if !other.is_null() && value.compare(&other).is_eq() {
-                        return Ok(Value::Bool(true));
-                    }
-                }
-                if has_null { Value::Null } else { Value::Bool(false) }
             }
             Self::Case(cases, otherwise) => {
                 for (condition, result) in cases {
@@ -574,16 +606,16 @@ fn cast_names(value: Value, from: Type, to: Type, context: &Context) -> Result<V
 }
 
 /// Returns the conjunction, or the disjunction if one that is `deciding` decides.
-fn all_of(all: &[Expr], inputs: Inputs<'_>, deciding: bool) -> Result<Value> {
+fn all_of(all: &[Expr], inputs: Inputs<'_>, deciding: bool) -> Result<Option<bool>> {
     let mut has_null = false;
     for one in all {
-        match one.evaluate(inputs)? {
-            Value::Bool(value) if value == deciding => return Ok(Value::Bool(deciding)),
-            Value::Bool(_) => {}
-            _ => has_null = true,
+        match one.truth(inputs)? {
+            Some(value) if value == deciding => return Ok(Some(deciding)),
+            Some(_) => {}
+            None => has_null = true,
         }
     }
-    Ok(if has_null { Value::Null } else { Value::Bool(!deciding) })
+    Ok((!has_null).then_some(!deciding))
 }
 
 fn calculate(operation: Operation, of: Type, one: Value, other: Value) -> Result<Value> {

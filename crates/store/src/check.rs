@@ -83,7 +83,7 @@ impl<B: Blocks + Send + Sync + 'static> Store<B> {
         let mut place = Some(ScanPlace::from(&[]));
         while let Some(from) = place {
             let (rows, next) = by.scan(layout::TREES, &from).await?;
-            for (number, root) in rows {
+            for (number, root) in rows.iter() {
                 let [number, root] = [number, root].map(|bytes| <[u8; 8]>::try_from(bytes).ok());
                 let (Some(number), Some(root)) = (number, root) else {
                     return Err(StoreError::Damaged { block: layout::TREES, what: "an entry is malformed" });
@@ -298,11 +298,11 @@ impl<B: Blocks> Check<'_, B> {
         let (mut status, mut place) = (HashMap::new(), Some(ScanPlace::from(&[])));
         while let Some(from) = place {
             let scanned = tree.scan(&from, 256).await?;
-            for (key, value) in scanned.entries {
+            for (key, value) in scanned.entries.iter() {
                 let number = key.try_into().map(u32::from_be_bytes);
                 let malformed =
                     |_| StoreError::Damaged { block: layout::STATUS, what: "an entry is malformed" };
-                status.insert(number.map_err(malformed)?, StatusBlock::decode(&value)?.block);
+                status.insert(number.map_err(malformed)?, StatusBlock::decode(value)?.block);
             }
             place = scanned.next;
         }

@@ -308,11 +308,11 @@ pub(crate) async fn homes<B: Blocks, S: Space>(
     let (mut homes, mut place) = (Vec::new(), Some(ScanPlace::from(&[])));
     while let Some(from) = place {
         let scanned = tree.scan(&from, 256).await?;
-        for (key, value) in scanned.entries {
+        for (key, value) in scanned.entries.iter() {
             let key: [u8; 9] = key.try_into().map_err(|_| damaged())?;
             let read = |reader: &mut wire::Reader<'_>| reader.take::<HomeWire>();
             let HomeWire { limit, round, oldest } =
-                wire::decode("row of a home", &value, read).map_err(|_| damaged())?;
+                wire::decode("row of a home", value, read).map_err(|_| damaged())?;
             let incarnation = u64::from_be_bytes(*key.last_chunk().expect("nine bytes"));
             let home = (NodeId(key[0]), Incarnation(incarnation));
             homes.push((home, HomeRow { limit, round, oldest }));

@@ -514,9 +514,9 @@ impl<B: Blocks> Shared<B> {
         let (mut rows, mut place) = (Vec::new(), Some(ScanPlace::from(&[])));
         while let Some(from) = place {
             let scanned = tree.scan(&from, 256).await?;
-            for (key, value) in scanned.entries {
+            for (key, value) in scanned.entries.iter() {
                 let number = key.try_into().map(u64::from_be_bytes);
-                rows.push((number.map_err(|_| malformed(layout::TREES))?, value));
+                rows.push((number.map_err(|_| malformed(layout::TREES))?, value.to_vec()));
             }
             place = scanned.next;
         }

@@ -23,7 +23,7 @@ use crate::{
         Number, TransactionId,
         rows::{self, Changed, Changer, Contents, Decided, RowLock, Step, VERSION_BYTES},
     },
-    tree::{OwnedEntry, ScanPlace, Tree},
+    tree::{Entries, OwnedEntry, ScanPlace, Tree},
 };
 
 /// The most rows of one part of a scan.
@@ -46,6 +46,15 @@ pub enum Isolation {
     ReadCommitted,
     /// The transaction has one snapshot; the first of two that change a row wins.
     RepeatableRead,
+}
+
+/// The rows of a part of a scan.
+#[derive(Default)]
+struct ScannedPart {
+    /// Their contents.
+    entries: Entries,
+    /// The entries that are whole rows still, in their order.
+    open: Vec<usize>,
 }
 
 /// A place in a transaction to which it can be rolled back.
@@ -255,7 +264,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         &mut self,
         tree: BlockId,
         from: &ScanPlace,
-    ) -> Result<(Vec<OwnedEntry>, Option<ScanPlace>), StoreError> {
+    ) -> Result<(Entries, Option<ScanPlace>), StoreError> {
         self.scan_below(tree, from, None).await
     }
 
@@ -268,11 +277,13 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         tree: BlockId,
         from: &ScanPlace,
         to: Option<&[u8]>,
-    ) -> Result<(Vec<OwnedEntry>, Option<ScanPlace>), StoreError> {
+    ) -> Result<(Entries, Option<ScanPlace>), StoreError> {
         let snapshot = self.snapshot()?;
-        let scanned = self.store.tree(tree).scan_below(from, to, SCAN_ROWS).await?;
-        let (shown, rest) = self.all_shown(tree, scanned.entries, snapshot).await?;
-        Ok((shown, rest.map(|key| ScanPlace::from(&key)).or(scanned.next)))
+        let mut part = ScannedPart::default();
+        let take = &mut |key: &[u8], value: &[u8]| self.add_shown(&mut part, key, value, snapshot);
+        let next = self.store.tree(tree).scan_below(from, to, SCAN_ROWS, take).await?;
+        let (shown, rest) = self.all_shown(tree, part, snapshot).await?;
+        Ok((shown, rest.map(|(_, key)| ScanPlace::from(&key)).or(next)))
     }
 
     /// Returns rows below a key, or the last ones, the last first, and the key below which the next
@@ -284,32 +295,56 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         &mut self,
         tree: BlockId,
         below: Option<&[u8]>,
-    ) -> Result<(Vec<OwnedEntry>, Option<Vec<u8>>), StoreError> {
+    ) -> Result<(Entries, Option<Vec<u8>>), StoreError> {
         let snapshot = self.snapshot()?;
-        let (entries, next) = self.store.tree(tree).scan_back(below, SCAN_ROWS).await?;
-        let keys: Vec<Vec<u8>> = entries.iter().map(|(key, _)| key.clone()).collect();
-        let (shown, rest) = self.all_shown(tree, entries, snapshot).await?;
-        // The keys below the one before.
-        let at = rest.and_then(|rest| keys.iter().position(|key| *key == rest));
-        Ok((shown, at.and_then(|at| keys.get(at.checked_sub(1)?).cloned()).or(next)))
+        let mut part = ScannedPart::default();
+        let take = &mut |key: &[u8], value: &[u8]| self.add_shown(&mut part, key, value, snapshot);
+        let next = self.store.tree(tree).scan_back(below, SCAN_ROWS, take).await?;
+        let (shown, rest) = self.all_shown(tree, part, snapshot).await?;
+        Ok((shown, rest.map(|(before, _)| before).or(next)))
     }
 
-    /// Returns rows up to some MiB of contents, and the key of the first one that is left.
+    /// Adds what the snapshot shows of a row, or the whole row if that cannot be told at once.
+    fn add_shown(&self, part: &mut ScannedPart, key: &[u8], value: &[u8], snapshot: Number) {
+        let shared = &**self.store.shared();
+        match rows::visible(value, self.id, snapshot, |id, snapshot| shared.status(id, snapshot)) {
+            Ok(None) => {}
+            Ok(Some(Contents::Here(contents))) => part.entries.push(key, contents),
+            // Long contents, states that are not known here, and faults.
+            Ok(Some(Contents::Long(_))) | Err(_) => {
+                part.open.push(part.entries.len());
+                part.entries.push(key, value);
+            }
+        }
+    }
+
+    /// Completes rows up to some MiB of contents. Returns them, and the keys of the last one and of
+    /// the first one that is left.
     async fn all_shown(
         &self,
         tree: BlockId,
-        entries: Vec<OwnedEntry>,
+        part: ScannedPart,
         snapshot: Number,
-    ) -> Result<(Vec<OwnedEntry>, Option<Vec<u8>>), StoreError> {
-        let (mut shown, mut bytes) = (Vec::with_capacity(entries.len()), 0);
-        for (key, value) in entries {
+    ) -> Result<(Entries, Option<(Vec<u8>, Vec<u8>)>), StoreError> {
+        let ScannedPart { entries, open } = part;
+        if open.is_empty() {
+            return Ok((entries, None));
+        }
+        let (mut shown, mut bytes, mut before) = (Entries::default(), 0, &[][..]);
+        for (index, (key, value)) in entries.iter().enumerate() {
             if bytes >= SCAN_BYTES {
-                return Ok((shown, Some(key)));
+                return Ok((shown, Some((before.to_vec(), key.to_vec()))));
             }
-            if let Some(contents) = self.shown(tree, &key, value, snapshot).await? {
-                bytes += contents.len();
-                shown.push((key, contents));
+            match open.binary_search(&index) {
+                Err(_) => shown.push(key, value),
+                Ok(_) => {
+                    if let Some(contents) = self.shown(tree, key, value.to_vec(), snapshot).await? {
+                        bytes += contents.len();
+                        shown.push(key, &contents);
+                    }
+                }
             }
+            before = key;
         }
         Ok((shown, None))
     }

@@ -24,7 +24,7 @@ fn can_run() -> bool {
 
 #[test]
 fn every_acknowledged_change_survives_each_fault_of_nodes_and_disks() {
-    let _alone = crate::alone();
+    let _alone = crate::beside_clusters();
     if !can_run() {
         return;
     }
@@ -38,7 +38,7 @@ fn every_acknowledged_change_survives_each_fault_of_nodes_and_disks() {
 /// Sums, acknowledged transfers, the history of lists and the whole store are right after each.
 #[test]
 fn transactions_of_sql_survive_each_fault_of_nodes_and_disks() {
-    let _alone = crate::alone();
+    let _alone = crate::beside_clusters();
     if !can_run() {
         return;
     }

@@ -29,7 +29,7 @@ pub(crate) fn plexus() -> PathBuf {
 
 #[test]
 fn locks_and_keys_are_linearizable_under_faults() {
-    let _alone = crate::alone();
+    let _alone = crate::beside_clusters();
     if let Err(why) = need(&[("nft", "nftables")]).and_then(|()| Lan::new(2, 1)) {
         return eprintln!("skipped: {why}");
     }

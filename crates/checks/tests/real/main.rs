@@ -14,16 +14,22 @@ mod two_paths;
 
 use std::{
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use plexus_checks::faults::{Net, Pair, Spec};
 use plexus_fabric::RailKind;
 
+static ALONE: RwLock<()> = RwLock::new(());
+
 /// Allows one test at a time: two busy members fill two cores, and memory is measured.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    ALONE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Allows others that call this, too: tests of whole clusters mostly wait for leases and views.
+fn beside_clusters() -> RwLockReadGuard<'static, ()> {
+    ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn program() -> PathBuf {

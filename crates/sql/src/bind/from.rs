@@ -94,12 +94,12 @@ impl Source {
         }
     }
 
-    /// Reads a row of its table.
-    pub(crate) fn read(&self, row: &[u8]) -> Result<Vec<Value>> {
+    /// Reads a row of its table into the values of another one.
+    pub(crate) fn read(&self, row: &[u8], into: &mut Vec<Value>) -> Result<()> {
         match (&self.columns, &self.relation) {
-            (Some(columns), _) => encode::read_columns(row, columns),
-            (None, Relation::Table(table)) => encode::read_row(row, table.columns.len()),
-            (None, _) => Ok(Vec::new()),
+            (Some(columns), _) => encode::read_columns(row, columns, into),
+            (None, Relation::Table(table)) => encode::read_row_into(row, table.columns.len(), into),
+            (None, _) => Ok(()),
         }
     }
 

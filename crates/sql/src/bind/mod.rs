@@ -289,7 +289,8 @@ pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit
             false => Ok(Expr::Cast { value: expr.boxed(), from: has, to, is_explicit }),
         };
     }
-    if from == to || to == Type::Unknown {
+    // A value with limits is one without them.
+    if from == to || from.without_limits() == to || to == Type::Unknown {
         return Ok(expr);
     }
     if let Expr::Value(value) = &expr

@@ -437,7 +437,7 @@ impl Catalog {
                     return Ok(true);
                 }
             }
-            place = next.filter(|_| rows.last().is_none_or(|(key, _)| key.starts_with(prefix)));
+            place = next.filter(|_| rows.iter().next_back().is_none_or(|(key, _)| key.starts_with(prefix)));
             // A large catalog takes long to read.
             executor::yield_now().await;
         }

@@ -153,16 +153,14 @@ pub(crate) async fn create_index(define: &mut Definer<'_, '_>, create: &ast::Cre
 }
 
 /// Makes the error of a key that several rows have one about the index that cannot be made.
-pub(super) fn cannot_create(error: SqlError) -> SqlError {
+pub(super) fn cannot_create(mut error: SqlError) -> SqlError {
     let name = error.fields.as_ref().and_then(|fields| fields.constraint.clone());
-    match (error.code, name) {
-        (code::UNIQUE_VIOLATION, Some(name)) => SqlError {
-            message: format!("could not create unique index \"{name}\""),
-            detail: error.detail.map(|detail| detail.replace(" already exists.", " is duplicated.")),
-            ..error
-        },
-        _ => error,
+    if let (code::UNIQUE_VIOLATION, Some(name)) = (error.code, name) {
+        error.message = format!("could not create unique index \"{name}\"");
+        error.detail =
+            error.detail.take().map(|detail| detail.replace(" already exists.", " is duplicated."));
     }
+    error
 }
 
 /// Adds an index, with the entries of all rows in their order.
@@ -182,11 +180,12 @@ pub(super) async fn add_index(define: &mut Definer<'_, '_>, table: &Table, mut i
     while let Some(from) = place {
         let (rows, next) = run.by.scan(table.rows(), &from).await?;
         place = next;
-        for (key, bytes) in rows {
-            let row = encode::read_row(&bytes, table.columns.len())?;
-            let Some((entry, _)) = target.entry(at, &key, &row, run.context)? else { continue };
+        for (key, bytes) in rows.iter() {
+            let row = encode::read_row(bytes, table.columns.len())?;
+            let Some((entry, _)) = target.entry(at, key, &row, run.context)? else { continue };
             let entry = Value::Bytes(entry);
-            entries.push(OrderedRow { order: vec![entry.clone()], row: vec![entry, Value::Bytes(key)] })?;
+            let row = vec![entry.clone(), Value::Bytes(key.to_vec())];
+            entries.push(OrderedRow { order: vec![entry], row })?;
         }
     }
     let mut sorted = entries.rows().await?.fuse();

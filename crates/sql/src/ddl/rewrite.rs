@@ -21,7 +21,7 @@ const MOST_ROWS: usize = 256;
 const MOST_BYTES: usize = 4 << 20;
 
 /// Makes the error of one row that of a definition.
-fn of_definition(error: SqlError, table: &Table) -> SqlError {
+fn of_definition(mut error: SqlError, table: &Table) -> SqlError {
     let fields = error.fields.clone().unwrap_or_default();
     let name = &table.name;
     let message = match (error.code, fields.column, fields.constraint) {
@@ -33,7 +33,8 @@ fn of_definition(error: SqlError, table: &Table) -> SqlError {
         }
         _ => return cannot_create(error),
     };
-    SqlError { message, detail: None, ..error }
+    (error.message, error.detail) = (message, None);
+    error
 }
 
 impl Definer<'_, '_> {
@@ -54,8 +55,8 @@ impl Definer<'_, '_> {
         while let Some(from) = place {
             let (rows, next) = run.by.scan(old.rows(), &from).await?;
             place = next;
-            for (_, bytes) in rows {
-                let row = encode::read_row(&bytes, old.columns.len())?;
+            for (_, bytes) in rows.iter() {
+                let row = encode::read_row(bytes, old.columns.len())?;
                 let row = run.evaluate(values, &row).await?;
                 let order = new.primary_key(&row)?.map(Value::Bytes).into_iter().collect();
                 sorted.push(OrderedRow { order, row })?;
@@ -88,8 +89,8 @@ impl Definer<'_, '_> {
         while let Some(from) = place {
             let (rows, next) = run.by.scan(table.rows(), &from).await?;
             place = next;
-            for (_, bytes) in rows {
-                let mut row = encode::read_row(&bytes, table.columns.len())?;
+            for (_, bytes) in rows.iter() {
+                let mut row = encode::read_row(bytes, table.columns.len())?;
                 let checked = targets.first().complete(&mut row, run.context);
                 checked.map_err(|error| of_definition(error, table))?;
             }
@@ -106,8 +107,8 @@ impl Definer<'_, '_> {
         while let Some(from) = place {
             let (rows, next) = run.by.scan(table.rows(), &from).await?;
             place = next;
-            for (_, bytes) in rows {
-                let row = encode::read_row(&bytes, table.columns.len())?;
+            for (_, bytes) in rows.iter() {
+                let row = encode::read_row(bytes, table.columns.len())?;
                 foreign::check_row(run, &targets, number, &row).await?;
             }
         }

@@ -1,9 +1,6 @@
 //! Groups of rows, and the aggregates over them.
 
-use std::{
-    borrow::Cow,
-    collections::{HashMap, HashSet},
-};
+use std::collections::{HashMap, HashSet};
 
 use super::{Run, scan::joined};
 use crate::{
@@ -22,6 +19,12 @@ use crate::{
 pub(super) struct Accumulated {
     count: i64,
     sum: Option<Value>,
+    /// What few aggregates need: there may be many groups.
+    more: Option<Box<MoreAccumulated>>,
+}
+
+#[derive(Clone, Default)]
+struct MoreAccumulated {
     /// The sum of the squares.
     squares: Option<Value>,
     seen: HashSet<Vec<u8>>,
@@ -105,6 +108,10 @@ fn square(value: &Value) -> Result<Value> {
 }
 
 impl Accumulated {
+    fn more(&mut self) -> &mut MoreAccumulated {
+        self.more.get_or_insert_default()
+    }
+
     /// Adds a row. Returns the bytes that it keeps of it.
     pub(super) fn add(
         &mut self,
@@ -120,14 +127,14 @@ impl Accumulated {
         if aggregate.is_distinct {
             let key = encode::identity(&values[..1]);
             bytes = size_of::<Vec<u8>>() + key.len();
-            if !self.seen.insert(key) {
+            if !self.more().seen.insert(key) {
                 return Ok(0);
             }
         }
         let keeps = aggregate.kind == AggregateKind::Array || !aggregate.order.is_empty();
         if keeps || aggregate.is_distinct && aggregate.kind == AggregateKind::Text {
             bytes += bytes_of(&order) + bytes_of(&values);
-            self.values.push((order, values));
+            self.more().values.push((order, values));
             return Ok(bytes);
         }
         bytes += if aggregate.kind == AggregateKind::Text { bytes_of(&values) } else { 0 };
@@ -199,15 +206,17 @@ impl Accumulated {
                 };
                 let (count, value) = (self.count as f64, float(Some(&value)));
                 let sum = float(before.as_ref()) + value;
-                let mut squares = float(self.squares.as_ref());
-                if self.count > 1 {
+                let kept = &mut self.more().squares;
+                let mut squares = float(kept.as_ref());
+                if count > 1.0 {
                     squares += (value * count - sum).powi(2) / (count * (count - 1.0));
                 }
-                self.squares = Some(Value::Float(squares));
+                *kept = Some(Value::Float(squares));
                 Some(Value::Float(sum))
             }
             (AggregateKind::Variance { .. }, before) => {
-                self.squares = Some(add(self.squares.take(), square(&value)?)?);
+                let squares = &mut self.more().squares;
+                *squares = Some(add(squares.take(), square(&value)?)?);
                 Some(add(before, value)?)
             }
             (AggregateKind::Sum | AggregateKind::Average, before) => {
@@ -223,8 +232,9 @@ impl Accumulated {
     }
 
     pub(super) fn end(mut self, aggregate: &Aggregate) -> Result<Value> {
-        if !self.values.is_empty() {
-            let mut values = std::mem::take(&mut self.values);
+        let more = self.more.take().map(|more| *more).unwrap_or_default();
+        let (mut values, squares) = (more.values, more.squares);
+        if !values.is_empty() {
             let directions: Vec<Direction> = aggregate.order.iter().map(|key| key.direction).collect();
             if directions.is_empty() && aggregate.is_distinct {
                 // PostgreSQL finds equal values by sorting.
@@ -254,7 +264,7 @@ impl Accumulated {
             (AggregateKind::Average, Some(Value::Float(sum))) => Value::Float(sum / self.count as f64),
             (AggregateKind::Average, Some(Value::Numeric(sum))) => Value::Numeric(sum.div(count)?),
             (AggregateKind::Variance { is_sample, is_root }, Some(sum)) => {
-                variance(self.count, &sum, self.squares.as_ref(), is_sample, is_root)?
+                variance(self.count, &sum, squares.as_ref(), is_sample, is_root)?
             }
             (_, Some(value)) => value,
         })
@@ -305,12 +315,14 @@ pub(super) async fn grouped(
     is_empty: bool,
 ) -> Result<Vec<Vec<Value>>> {
     let mut found = Found { by: HashMap::new(), all: Vec::new() };
+    let mut key = Vec::new();
     let new = || vec![Accumulated::default(); groups.aggregates.len()];
     for (set, has) in groups.sets.iter().enumerate() {
         // A set without keys is one group, also of no rows.
         if groups.is_one || groups.sets.len() > 1 && !has.contains(&true) {
             let by = vec![Value::Null; groups.by.len()];
-            found.by.insert(key_of(set, &by), found.all.len());
+            put_key(&mut key, set, &by);
+            found.by.insert(key.clone(), found.all.len());
             found.all.push((by, set, new()));
         }
     }
@@ -322,7 +334,7 @@ pub(super) async fn grouped(
     let mut values = Vec::with_capacity(aggregates.len());
     let mut add = |run: &mut Run<'_>, row: &[Value]| -> Result<bool> {
         let inputs = run.inputs(row);
-        let keys = evaluate_all(&by, inputs)?;
+        let keys = by.iter().map(|key| key.look(inputs)).collect::<Result<Vec<_>>>()?;
         values.clear();
         for aggregate in &aggregates {
             values.push(Taken::of(run, aggregate, row)?);
@@ -330,17 +342,16 @@ pub(super) async fn grouped(
         let is_first = groups.is_first && values.iter().any(Taken::has_value);
         for (set, has) in groups.sets.iter().enumerate() {
             let kept = keys.iter().zip(has);
-            let by = match has.contains(&false) {
-                false => Cow::Borrowed(&keys[..]),
-                true => kept.map(|(key, has)| if *has { key.clone() } else { Value::Null }).collect(),
-            };
-            let at = match found.by.entry(key_of(set, &by)) {
-                std::collections::hash_map::Entry::Occupied(known) => *known.get(),
-                std::collections::hash_map::Entry::Vacant(place) => {
+            let by = kept.map(|(key, has)| if *has { &**key } else { &Value::Null });
+            put_key(&mut key, set, by.clone());
+            let at = match found.by.get(&key) {
+                Some(known) => *known,
+                None => {
+                    let by: Vec<Value> = by.cloned().collect();
                     run.keep(&by)?;
                     run.keep_bytes(groups.aggregates.len() * size_of::<Accumulated>())?;
-                    place.insert(found.all.len());
-                    found.all.push((by.into_owned(), set, new()));
+                    found.by.insert(key.clone(), found.all.len());
+                    found.all.push((by, set, new()));
                     found.all.len() - 1
                 }
             };
@@ -382,10 +393,10 @@ pub(super) async fn grouped(
     Ok(rows)
 }
 
-fn key_of(set: usize, by: &[Value]) -> Vec<u8> {
-    let mut key = encode::identity(by);
+fn put_key<'a>(key: &mut Vec<u8>, set: usize, by: impl IntoIterator<Item = &'a Value>) {
+    key.clear();
+    by.into_iter().for_each(|value| encode::put_identity(key, value));
     key.extend((set as u32).to_le_bytes());
-    key
 }
 
 /// Returns a bit for each key that a set has not, the last key lowest.

@@ -188,10 +188,10 @@ pub(crate) async fn matching(
 ) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
     let order = query.iter().flat_map(|query| &query.order).map(|key| key.direction);
     let mut keys = Spool::new(run.temporary, order);
-    each_row(run, source, &[], &mut |run, (key, row)| {
+    each_row(run, source, &[], &mut |run, key, row| {
         if all_hold(&source.conditions, run.inputs(row))? {
             let order = query.map_or(Ok(Vec::new()), |query| order_of(run, query, row))?;
-            keys.push(OrderedRow { order, row: vec![Value::Bytes(key.clone())] })?;
+            keys.push(OrderedRow { order, row: vec![Value::Bytes(key.to_vec())] })?;
         }
         Ok(true)
     })

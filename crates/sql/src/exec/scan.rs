@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::HashMap, rc::Rc};
 
 use plexus_base::BlockId;
-use plexus_store::tree::ScanPlace;
+use plexus_store::tree::{Entries, ScanPlace};
 
 use super::{Run, all_hold, query};
 use crate::{
@@ -18,9 +18,6 @@ use crate::{
     spool::bytes_of,
     types::{Type, Value, encode},
 };
-
-/// A row: its key if it is one of a table, and its values.
-pub(crate) type KeyedRow = (Vec<u8>, Vec<Value>);
 
 /// Rows that are kept in memory.
 pub(crate) type KeptRows = Rc<Vec<Vec<Value>>>;
@@ -74,21 +71,19 @@ fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
     Ok(Keys::Range(from, to))
 }
 
-/// The rows that are read or copied at once, at most: a query that needs few rows reads few.
-const MOST_READ: usize = 256;
-
-/// The rows of a source that a row of the sources before it leads to.
-struct Pages<'s> {
+/// The rows of a source that a row of the sources before it leads to, one after the other.
+struct SourceRows<'s> {
     source: &'s Source,
-    place: PagesPlace,
-    /// The number of rows to read next.
-    count: usize,
+    place: RowsPlace,
+    /// The present row of a table. Its memory is used for the next one.
+    key: Vec<u8>,
+    values: Vec<Value>,
     /// The bytes of rows that are kept until the end.
     own: usize,
 }
 
 /// The rows with which a source goes on.
-enum PagesPlace {
+enum RowsPlace {
     End,
     Point(Vec<u8>),
     Kept(KeptRows, usize),
@@ -99,8 +94,9 @@ struct Range {
     from: Vec<u8>,
     to: Option<Vec<u8>>,
     tree: BlockId,
-    /// Entries that were found.
-    found: std::vec::IntoIter<(Vec<u8>, Vec<u8>)>,
+    /// Entries that were found, and how many of them are done.
+    found: Entries,
+    done: usize,
     next: Option<NextRows>,
 }
 
@@ -110,85 +106,108 @@ enum NextRows {
     Below(Option<Vec<u8>>),
 }
 
-impl<'s> Pages<'s> {
+impl<'s> SourceRows<'s> {
     async fn open(run: &mut Run<'_>, source: &'s Source, before: &[Value]) -> Result<Self> {
-        let mut pages = Self { source, place: PagesPlace::End, count: 1, own: 0 };
+        let place = RowsPlace::End;
+        let mut opened = Self { source, place, key: Vec::new(), values: Vec::new(), own: 0 };
         let Relation::Table(table) = &source.relation else {
             let memory = run.memory;
             let rows = Box::pin(rows_of(run, source, before)).await?;
             // Those of a query in FROM are gone at the end.
             if matches!(source.relation, Relation::Query { .. } | Relation::Joined(_)) {
-                pages.own = run.memory - memory;
+                opened.own = run.memory - memory;
             }
-            pages.place = PagesPlace::Kept(rows, 0);
-            return Ok(pages);
+            opened.place = RowsPlace::Kept(rows, 0);
+            return Ok(opened);
         };
-        pages.place = match run.complete(&mut |run| keys_of(&source.path, table, run.inputs(before))).await? {
-            Keys::None => PagesPlace::End,
-            Keys::Point(key) => PagesPlace::Point(key),
+        opened.place = match run.complete(&mut |run| keys_of(&source.path, table, run.inputs(before))).await?
+        {
+            Keys::None => RowsPlace::End,
+            Keys::Point(key) => RowsPlace::Point(key),
             Keys::Range(from, to) => {
                 let tree = source.path.index.map_or(table.rows(), |index| table.indexes[index].tree());
                 let next = match source.path.is_backward {
                     true => NextRows::Below(to.clone()),
                     false => NextRows::From(ScanPlace::from(&from)),
                 };
-                let (found, next) = (Vec::new().into_iter(), Some(next));
-                PagesPlace::Range(Box::new(Range { from, to, tree, found, next }))
+                let (found, next) = (Entries::default(), Some(next));
+                RowsPlace::Range(Box::new(Range { from, to, tree, found, done: 0, next }))
             }
         };
-        Ok(pages)
+        Ok(opened)
     }
 
-    /// Returns the next rows; none at the end.
-    async fn next(&mut self, run: &mut Run<'_>) -> Result<Vec<KeyedRow>> {
-        let count = self.count;
-        self.count = (2 * count).min(MOST_READ);
-        let Self { source, place, .. } = self;
-        let range = match place {
-            PagesPlace::End => return Ok(Vec::new()),
-            PagesPlace::Kept(rows, done) => {
-                let some = rows.iter().skip(*done).take(count);
-                let some: Vec<_> = some.map(|row| (Vec::new(), row.clone())).collect();
-                *done += some.len();
-                return Ok(some);
+    /// Goes to the next row, if it is there without waiting.
+    fn go_on(&mut self) -> Result<bool> {
+        match &mut self.place {
+            RowsPlace::Kept(rows, next) => {
+                *next += 1;
+                Ok(*next <= rows.len())
             }
-            PagesPlace::Point(key) => {
-                let key = std::mem::take(key);
-                *place = PagesPlace::End;
-                let found = match source.table() {
-                    Some(table) => run.by.get(table.rows(), &key).await?,
-                    None => None,
-                };
-                return found.into_iter().map(|row| Ok((key.clone(), source.read(&row)?))).collect();
-            }
-            PagesPlace::Range(range) => range,
-        };
-        let mut rows = Vec::new();
-        while rows.len() < count {
-            let Some((key, row)) = range.found.next() else {
-                if range.read_more(run).await? {
-                    continue;
+            RowsPlace::Range(range) if self.source.path.index.is_none() => {
+                let Some((key, row)) = range.found.entry(range.done) else { return Ok(false) };
+                if self.source.path.is_backward && *key < range.from[..] {
+                    return Ok(false);
                 }
-                break;
-            };
-            if source.path.is_backward && key < range.from {
-                (range.found, range.next) = (Vec::new().into_iter(), None);
-                break;
+                range.done += 1;
+                self.key.clear();
+                self.key.extend_from_slice(key);
+                self.source.read(row, &mut self.values)?;
+                Ok(true)
             }
-            match (source.path.index, source.table()) {
-                // The value of an index is the key of the row.
-                (Some(_), Some(table)) => {
-                    if let Some(found) = run.by.get(table.rows(), &row).await? {
-                        rows.push((row, source.read(&found)?));
+            _ => Ok(false),
+        }
+    }
+
+    /// Goes to the next row, which may have to be read. Returns false at the end.
+    async fn read_on(&mut self, run: &mut Run<'_>) -> Result<bool> {
+        let Some(table) = self.source.table() else { return Ok(false) };
+        loop {
+            let key = match &mut self.place {
+                RowsPlace::End | RowsPlace::Kept(..) => return Ok(false),
+                RowsPlace::Point(key) => {
+                    let key = std::mem::take(key);
+                    self.place = RowsPlace::End;
+                    key
+                }
+                RowsPlace::Range(range) => {
+                    let Some((entry, row_key)) = range.found.entry(range.done) else {
+                        if range.read_more(run).await? {
+                            if self.go_on()? {
+                                return Ok(true);
+                            }
+                            continue;
+                        }
+                        return Ok(false);
+                    };
+                    if self.source.path.is_backward && *entry < range.from[..] {
+                        return Ok(false);
                     }
+                    range.done += 1;
+                    // The value of an index is the key of the row.
+                    row_key.to_vec()
                 }
-                _ => rows.push((key, source.read(&row)?)),
+            };
+            if let Some(row) = run.by.get(table.rows(), &key).await? {
+                self.key = key;
+                self.source.read(&row, &mut self.values)?;
+                return Ok(true);
             }
         }
-        if rows.is_empty() {
-            *place = PagesPlace::End;
+    }
+
+    /// Goes to the next row. Returns false at the end.
+    async fn next(&mut self, run: &mut Run<'_>) -> Result<bool> {
+        // What waits is in a box: it is large, and most rows do not need it.
+        Ok(self.go_on()? || Box::pin(self.read_on(run)).await?)
+    }
+
+    /// Returns the key and the values of the present row.
+    fn row(&self) -> (&[u8], &[Value]) {
+        match &self.place {
+            RowsPlace::Kept(rows, next) => (&[], next.checked_sub(1).map_or(&[][..], |at| &rows[at])),
+            _ => (&self.key, &self.values),
         }
-        Ok(rows)
     }
 
     /// Ends it: its rows are gone.
@@ -200,7 +219,7 @@ impl<'s> Pages<'s> {
 impl Range {
     /// Reads the next entries. Returns false at the end.
     async fn read_more(&mut self, run: &mut Run<'_>) -> Result<bool> {
-        let (found, next) = match self.next.take() {
+        (self.found, self.next) = match self.next.take() {
             None => return Ok(false),
             Some(NextRows::From(place)) => {
                 let (found, next) = run.by.scan_below(self.tree, &place, self.to.as_deref()).await?;
@@ -211,32 +230,28 @@ impl Range {
                 (found, next.map(|key| NextRows::Below(Some(key))))
             }
         };
-        (self.found, self.next) = (found.into_iter(), next);
+        self.done = 0;
         Ok(true)
     }
 }
 
-/// Calls `act` with each row of a source that a row of the sources before it leads to; it returns
-/// false to end. It is called again with the same row when it has missed what a subquery gives.
+/// Calls `act` with the key and the values of each row of a source that a row of the sources before
+/// it leads to; it returns false to end. It is called again with the same row when it has missed
+/// what a subquery gives.
 pub(crate) async fn each_row(
     run: &mut Run<'_>,
     source: &Source,
     before: &[Value],
-    act: &mut dyn FnMut(&mut Run<'_>, &KeyedRow) -> Result<bool>,
+    act: &mut dyn FnMut(&mut Run<'_>, &[u8], &[Value]) -> Result<bool>,
 ) -> Result<()> {
-    let mut pages = Pages::open(run, source, before).await?;
-    'all: loop {
-        let rows = pages.next(run).await?;
-        if rows.is_empty() {
+    let mut rows = SourceRows::open(run, source, before).await?;
+    while rows.next(run).await? {
+        let (key, values) = rows.row();
+        if !run.complete(&mut |run| act(run, key, values)).await? {
             break;
         }
-        for row in &rows {
-            if !run.complete(&mut |run| act(run, row)).await? {
-                break 'all;
-            }
-        }
     }
-    pages.close(run);
+    rows.close(run);
     Ok(())
 }
 
@@ -310,7 +325,8 @@ pub(super) fn call_all(calls: &[SetCall], inputs: Inputs<'_>, is_padded: bool) -
 
 /// Rows of a source that are kept for all rows before it.
 struct Kept {
-    rows: Vec<KeyedRow>,
+    /// Their keys, if the source has them in its rows, and their values.
+    rows: Vec<(Vec<u8>, Vec<Value>)>,
     is_matched: Vec<bool>,
     /// The rows by values that are equal to those of expressions of the rows before.
     hashed: Option<(Vec<Expr>, HashMap<Vec<u8>, Vec<usize>>)>,
@@ -347,16 +363,28 @@ fn equal_pairs(source: &Source) -> (Vec<Expr>, Vec<Expr>) {
     (before, own)
 }
 
+/// Makes the key of values that are equal in joined rows. Returns false if one of them is NULL.
+async fn join_key(run: &mut Run<'_>, of: &[Expr], row: &[Value], key: &mut Vec<u8>) -> Result<bool> {
+    let mut put = |run: &mut Run<'_>| {
+        key.clear();
+        let mut is_whole = true;
+        for expr in of {
+            is_whole &= expr.put_identity(key, run.inputs(row))?;
+        }
+        Ok(is_whole)
+    };
+    run.complete(&mut put).await
+}
+
 async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Kept> {
-    let mut rows: Vec<KeyedRow> = Vec::new();
+    let mut rows = Vec::new();
     let mut tests = Tests::Of(source, 0);
-    each_row(run, source, before, &mut |run, row| {
+    each_row(run, source, before, &mut |run, key, values| {
         tests.count(run, 1);
-        if all_hold(tests.filter(), run.inputs(&row.1))? {
-            let (key, values) = row;
-            let key = if source.has_key { key.clone() } else { Vec::new() };
-            run.keep_bytes(size_of::<KeyedRow>() + key.len() + bytes_of(values))?;
-            rows.push((key, values.clone()));
+        if all_hold(tests.filter(), run.inputs(values))? {
+            let row = (if source.has_key { key.to_vec() } else { Vec::new() }, values.to_vec());
+            run.keep_bytes(size_of_val(&row) + row.0.len() + bytes_of(values))?;
+            rows.push(row);
         }
         Ok(true)
     })
@@ -366,9 +394,9 @@ async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Ke
     if !of_own.is_empty() && rows.len() >= LEAST_HASHED {
         let mut by: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
         for (at, (_, row)) in rows.iter().enumerate() {
-            let values = run.evaluate(&of_own, row).await?;
-            if !values.iter().any(Value::is_null) {
-                by.entry(encode::identity(&values)).or_default().push(at);
+            let mut key = Vec::new();
+            if join_key(run, &of_own, row, &mut key).await? {
+                by.entry(key).or_default().push(at);
             }
         }
         hashed = Some((of_before, by));
@@ -377,10 +405,10 @@ async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Ke
 }
 
 /// Returns the values of a row, and its key behind them if the source has it there.
-fn values_with_key<'a>(source: &Source, (key, values): &'a KeyedRow) -> Cow<'a, [Value]> {
+fn values_with_key<'a>(source: &Source, key: &[u8], values: &'a [Value]) -> Cow<'a, [Value]> {
     match source.has_key {
         false => Cow::Borrowed(values),
-        true => Cow::Owned([&values[..], &[Value::Bytes(key.clone())]].concat()),
+        true => Cow::Owned([values, &[Value::Bytes(key.to_vec())]].concat()),
     }
 }
 
@@ -466,10 +494,6 @@ struct Batch {
 }
 
 impl Batch {
-    fn is_full(&self) -> bool {
-        self.rows.len() >= MOST_ROWS || self.bytes >= MOST_BYTES
-    }
-
     /// Adds a row if it meets the conditions of the last source, or gives it to `act` if there is
     /// no other source. Returns false to end.
     fn add(
@@ -492,10 +516,36 @@ impl Batch {
         Ok(true)
     }
 
+    /// Adds a row of one side that has no partner. Returns false to end.
+    async fn add_alone(
+        &mut self,
+        run: &mut Run<'_>,
+        tests: &Tests<'_>,
+        row: &[Value],
+        rest: &mut [Level<'_>],
+        act: Act<'_>,
+    ) -> Result<bool> {
+        let is_last = rest.is_empty();
+        let mut add = |run: &mut Run<'_>| self.add(run, tests, row, is_last.then_some(&mut *act));
+        let goes_on = run.complete(&mut add).await?;
+        Ok(goes_on && self.go_on_if_full(run, rest, act).await?)
+    }
+
+    /// Gives the rows to the next sources if they are many. Returns false to end.
+    async fn go_on_if_full(
+        &mut self,
+        run: &mut Run<'_>,
+        levels: &mut [Level<'_>],
+        act: Act<'_>,
+    ) -> Result<bool> {
+        let is_full = self.rows.len() >= MOST_ROWS || self.bytes >= MOST_BYTES;
+        if is_full { self.go_on(run, levels, act).await } else { Ok(true) }
+    }
+
     /// Gives the rows to the next sources. Returns false to end.
     async fn go_on(&mut self, run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_>) -> Result<bool> {
         let Self { rows, bytes } = std::mem::take(self);
-        let goes_on = rows.is_empty() || Box::pin(join_rows(run, levels, &rows, act)).await?;
+        let goes_on = rows.is_empty() || Box::pin(join_rows(run, levels, rows, act)).await?;
         run.memory -= bytes;
         Ok(goes_on)
     }
@@ -504,7 +554,7 @@ impl Batch {
 /// Calls `act` with each row of the joined sources; it returns false to end.
 pub(crate) async fn joined(run: &mut Run<'_>, sources: &[Source], act: Act<'_>) -> Result<()> {
     let mut levels: Vec<Level<'_>> = sources.iter().enumerate().map(Level::new).collect();
-    if !join_rows(run, &mut levels, &[Vec::new()], act).await? {
+    if !join_rows(run, &mut levels, vec![Vec::new()], act).await? {
         return Ok(());
     }
     for at in 0..levels.len() {
@@ -519,90 +569,91 @@ pub(crate) async fn joined(run: &mut Run<'_>, sources: &[Source], act: Act<'_>) 
 async fn join_rows(
     run: &mut Run<'_>,
     levels: &mut [Level<'_>],
-    before: &[Vec<Value>],
+    before: Vec<Vec<Value>>,
     act: Act<'_>,
 ) -> Result<bool> {
     let Some((level, rest)) = levels.split_first_mut() else { return Ok(true) };
     let (source, is_last) = (level.source, rest.is_empty());
-    let mut batch = Batch::default();
-    for row in before {
+    let (mut batch, mut key) = (Batch::default(), Vec::new());
+    // The values of a partner come behind those of the row, and go again.
+    for mut row in before {
+        let width = row.len();
         let mut has_match = false;
         // Returns whether the row has this partner, and whether to go on.
-        let take =
-            |run: &mut Run<'_>, tests: &Tests<'_>, batch: &mut Batch, act: Act<'_>, values: &[Value]| {
-                let joined;
-                let whole = match row.is_empty() {
-                    true => values,
-                    false => {
-                        joined = [&row[..], values].concat();
-                        &joined[..]
-                    }
-                };
-                if let Some(outer) = tests.outer()
-                    && !all_hold(outer, run.inputs(whole))?
-                {
-                    return Ok((false, true));
+        let take = |run: &mut Run<'_>,
+                    tests: &Tests<'_>,
+                    batch: &mut Batch,
+                    act: Act<'_>,
+                    row: &mut Vec<Value>,
+                    values: &[Value]| {
+            let whole = match width {
+                0 => values,
+                _ => {
+                    row.truncate(width);
+                    row.extend_from_slice(values);
+                    &row[..]
                 }
-                let goes_on = batch.add(run, tests, whole, is_last.then_some(act))?;
-                Ok::<_, SqlError>((true, goes_on))
             };
+            if let Some(outer) = tests.outer()
+                && !all_hold(outer, run.inputs(whole))?
+            {
+                return Ok((false, true));
+            }
+            let goes_on = batch.add(run, tests, whole, is_last.then_some(act))?;
+            Ok::<_, SqlError>((true, goes_on))
+        };
         if level.is_kept {
             if level.kept.is_none() {
-                level.kept = Some(keep(run, source, row).await?);
+                level.kept = Some(keep(run, source, &row).await?);
             }
             let Some(Kept { rows, is_matched, hashed }) = &mut level.kept else { break };
             let chosen = match hashed {
                 None => None,
                 Some((of_before, by)) => {
-                    let values = run.evaluate(of_before, row).await?;
-                    let key = (!values.iter().any(Value::is_null)).then(|| encode::identity(&values));
-                    Some(key.and_then(|key| by.get(&key)).map_or(&[][..], Vec::as_slice))
+                    let is_whole = join_key(run, of_before, &row, &mut key).await?;
+                    Some(by.get(&key).filter(|_| is_whole).map_or(&[][..], Vec::as_slice))
                 }
             };
             let count = chosen.map_or(rows.len(), <[usize]>::len);
             level.tests.count(run, count);
             for place in 0..count {
                 let at = chosen.map_or(place, |chosen| chosen[place]);
-                let values = values_with_key(source, &rows[at]);
-                let (is_partner, goes_on) =
-                    run.complete(&mut |run| take(run, &level.tests, &mut batch, act, &values)).await?;
+                let values = values_with_key(source, &rows[at].0, &rows[at].1);
+                let mut join =
+                    |run: &mut Run<'_>| take(run, &level.tests, &mut batch, act, &mut row, &values);
+                let (is_partner, goes_on) = run.complete(&mut join).await?;
                 is_matched[at] |= is_partner;
                 has_match |= is_partner;
-                if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
+                if !goes_on || !batch.go_on_if_full(run, rest, act).await? {
                     return Ok(false);
                 }
             }
         } else {
-            let mut pages = Pages::open(run, source, row).await?;
-            loop {
-                let rows = pages.next(run).await?;
-                if rows.is_empty() {
-                    break;
-                }
-                level.tests.count(run, rows.len());
+            let mut rows = SourceRows::open(run, source, &row).await?;
+            while rows.next(run).await? {
+                let (key, values) = rows.row();
+                level.tests.count(run, 1);
                 let tests = &level.tests;
-                for found in &rows {
-                    let values = values_with_key(source, found);
-                    let mut join = |run: &mut Run<'_>| match all_hold(tests.filter(), run.inputs(&found.1))? {
-                        true => take(run, tests, &mut batch, act, &values),
-                        false => Ok((false, true)),
-                    };
-                    let (is_partner, goes_on) = run.complete(&mut join).await?;
-                    has_match |= is_partner;
-                    if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
-                        pages.close(run);
-                        return Ok(false);
+                let mut join = |run: &mut Run<'_>| match all_hold(tests.filter(), run.inputs(values))? {
+                    true => {
+                        let values = values_with_key(source, key, values);
+                        take(run, tests, &mut batch, act, &mut row, &values)
                     }
+                    false => Ok((false, true)),
+                };
+                let (is_partner, goes_on) = run.complete(&mut join).await?;
+                has_match |= is_partner;
+                if !goes_on || !batch.go_on_if_full(run, rest, act).await? {
+                    rows.close(run);
+                    return Ok(false);
                 }
             }
-            pages.close(run);
+            rows.close(run);
         }
         if source.outer.is_some() && !has_match {
-            let whole = [&row[..], &vec![Value::Null; source.width]].concat();
-            let tests = &level.tests;
-            let goes_on =
-                run.complete(&mut |run| batch.add(run, tests, &whole, is_last.then_some(&mut *act))).await?;
-            if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
+            row.truncate(width);
+            row.resize(width + source.width, Value::Null);
+            if !batch.add_alone(run, &level.tests, &row, rest, act).await? {
                 return Ok(false);
             }
         }
@@ -613,7 +664,7 @@ async fn join_rows(
 /// Joins the rows of a source that had no partner with the next sources. Returns false to end.
 async fn join_unmatched(run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_>) -> Result<bool> {
     let Some((level, rest)) = levels.split_first_mut() else { return Ok(true) };
-    let (source, is_last) = (level.source, rest.is_empty());
+    let source = level.source;
     let kept = match level.kept.take() {
         Some(kept) => kept,
         None => keep(run, source, &[]).await?,
@@ -621,10 +672,7 @@ async fn join_unmatched(run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_
     let mut batch = Batch::default();
     for ((_, values), _) in kept.rows.iter().zip(&kept.is_matched).filter(|(_, is_matched)| !**is_matched) {
         let whole = [&vec![Value::Null; source.offset][..], values].concat();
-        let tests = &level.tests;
-        let goes_on =
-            run.complete(&mut |run| batch.add(run, tests, &whole, is_last.then_some(&mut *act))).await?;
-        if !goes_on || batch.is_full() && !batch.go_on(run, rest, act).await? {
+        if !batch.add_alone(run, &level.tests, &whole, rest, act).await? {
             return Ok(false);
         }
     }

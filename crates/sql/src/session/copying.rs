@@ -94,8 +94,8 @@ impl Session<'_> {
             while let Some(from) = place {
                 let (rows, next) = by.scan(table.rows(), &from).await?;
                 place = next;
-                for (_, bytes) in rows {
-                    let row = encode::read_row(&bytes, table.columns.len())?;
+                for (_, bytes) in rows.iter() {
+                    let row = encode::read_row(bytes, table.columns.len())?;
                     let mut line = Vec::new();
                     put_line(&mut line, columns.iter().map(|at| (&row[*at], table.columns[*at].of)));
                     self.connection.out.copy_data(&line);

@@ -310,7 +310,8 @@ impl Session<'_> {
                 Some((message, detail)) => (message.to_owned(), Some(detail.to_owned())),
                 None => (notice, None),
             };
-            let notice = SqlError { detail, ..SqlError::new(code, message) };
+            let mut notice = SqlError::new(code, message);
+            notice.detail = detail;
             self.connection.out.error(&notice, "NOTICE");
         }
     }

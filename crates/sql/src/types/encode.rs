@@ -26,54 +26,56 @@ pub(crate) const KEY_NULL: u8 = 2;
 
 pub(crate) fn row(values: &[Value]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(values.len() * 6);
-    for value in values {
-        match value {
-            Value::Null => bytes.push(NULL),
-            Value::Bool(false) => bytes.push(FALSE),
-            Value::Bool(true) => bytes.push(TRUE),
-            Value::Int(number) => {
-                bytes.push(INT);
-                put_int(&mut bytes, *number);
+    values.iter().for_each(|value| put(&mut bytes, value));
+    bytes
+}
+
+fn put(bytes: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Null => bytes.push(NULL),
+        Value::Bool(false) => bytes.push(FALSE),
+        Value::Bool(true) => bytes.push(TRUE),
+        Value::Int(number) => {
+            bytes.push(INT);
+            put_int(bytes, *number);
+        }
+        Value::Float(number) => {
+            bytes.push(FLOAT);
+            bytes.extend(number.to_bits().to_le_bytes());
+        }
+        Value::Numeric(number) => {
+            bytes.push(NUMERIC);
+            bytes.extend(number.scale.to_le_bytes());
+            bytes.extend(number.digits.to_le_bytes());
+        }
+        Value::Text(text) => put_bytes(bytes, TEXT, text.as_bytes()),
+        Value::Json(text) => put_bytes(bytes, JSON, text.as_bytes()),
+        Value::Bytes(content) => put_bytes(bytes, BYTES, content),
+        Value::Date(day) => {
+            bytes.push(DATE);
+            bytes.extend(day.to_le_bytes());
+        }
+        Value::Time(moment) => {
+            bytes.push(TIME);
+            bytes.extend(moment.to_le_bytes());
+        }
+        Value::Interval(Interval { months, days, microseconds }) => {
+            bytes.push(INTERVAL);
+            bytes.extend(months.to_le_bytes());
+            bytes.extend(days.to_le_bytes());
+            bytes.extend(microseconds.to_le_bytes());
+        }
+        Value::Array(array) => {
+            bytes.extend([ARRAY, array.dimensions.len() as u8]);
+            for (count, first) in &array.dimensions {
+                bytes.extend((*count as u32).to_le_bytes());
+                bytes.extend(first.to_le_bytes());
             }
-            Value::Float(number) => {
-                bytes.push(FLOAT);
-                bytes.extend(number.to_bits().to_le_bytes());
-            }
-            Value::Numeric(Numeric { digits, scale }) => {
-                bytes.push(NUMERIC);
-                bytes.extend(scale.to_le_bytes());
-                bytes.extend(digits.to_le_bytes());
-            }
-            Value::Text(text) => put_bytes(&mut bytes, TEXT, text.as_bytes()),
-            Value::Json(text) => put_bytes(&mut bytes, JSON, text.as_bytes()),
-            Value::Bytes(content) => put_bytes(&mut bytes, BYTES, content),
-            Value::Date(day) => {
-                bytes.push(DATE);
-                bytes.extend(day.to_le_bytes());
-            }
-            Value::Time(moment) => {
-                bytes.push(TIME);
-                bytes.extend(moment.to_le_bytes());
-            }
-            Value::Interval(Interval { months, days, microseconds }) => {
-                bytes.push(INTERVAL);
-                bytes.extend(months.to_le_bytes());
-                bytes.extend(days.to_le_bytes());
-                bytes.extend(microseconds.to_le_bytes());
-            }
-            Value::Array(array) => {
-                bytes.extend([ARRAY, array.dimensions.len() as u8]);
-                for (count, first) in &array.dimensions {
-                    bytes.extend((*count as u32).to_le_bytes());
-                    bytes.extend(first.to_le_bytes());
-                }
-                let values = row(&array.values);
-                bytes.extend((values.len() as u32).to_le_bytes());
-                bytes.extend(values);
-            }
+            let values = row(&array.values);
+            bytes.extend((values.len() as u32).to_le_bytes());
+            bytes.extend(values);
         }
     }
-    bytes
 }
 
 /// Appends the length of an integer and its significant bytes.
@@ -97,38 +99,56 @@ fn damaged() -> SqlError {
 
 /// Reads a row. Columns that were added since the row was written are NULL.
 pub(crate) fn read_row(bytes: &[u8], columns: usize) -> Result<Vec<Value>> {
-    let mut values = read_values(bytes, columns)?;
-    if values.len() > columns {
-        return Err(damaged());
-    }
-    values.resize(columns, Value::Null);
+    let mut values = Vec::new();
+    read_row_into(bytes, columns, &mut values)?;
     Ok(values)
 }
 
-/// Reads all values of a row.
-pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Value>> {
-    read_values(bytes, 0)
+/// Does the same, and puts it in the place of another row, whose memory is used again.
+pub(crate) fn read_row_into(bytes: &[u8], columns: usize, into: &mut Vec<Value>) -> Result<()> {
+    let mut rest = bytes;
+    into.resize(columns, Value::Null);
+    for value in into {
+        replace_value(&mut rest, value)?;
+    }
+    if rest.is_empty() { Ok(()) } else { Err(damaged()) }
 }
 
-/// Reads some columns of a row, in their order. Columns that were added since the row was written
-/// are NULL.
-pub(crate) fn read_columns(bytes: &[u8], columns: &[usize]) -> Result<Vec<Value>> {
+/// Reads some columns of a row, in their order, as [`read_row_into`] does.
+pub(crate) fn read_columns(bytes: &[u8], columns: &[usize], into: &mut Vec<Value>) -> Result<()> {
     let (mut rest, mut at) = (bytes, 0);
-    let mut values = Vec::with_capacity(columns.len());
-    for column in columns {
+    into.resize(columns.len(), Value::Null);
+    for (column, value) in columns.iter().zip(into) {
         while at < *column && !rest.is_empty() {
             skip_value(&mut rest)?;
             at += 1;
         }
-        values.push(if rest.is_empty() { Value::Null } else { read_value(&mut rest)? });
+        replace_value(&mut rest, value)?;
         at += 1;
     }
-    Ok(values)
+    Ok(())
 }
 
-fn read_values(bytes: &[u8], about: usize) -> Result<Vec<Value>> {
+/// Reads a value, or NULL at the end of a row, and puts it in the place of another one.
+fn replace_value(rest: &mut &[u8], old: &mut Value) -> Result<()> {
+    match (rest.first(), &mut *old) {
+        (None, _) => *old = Value::Null,
+        (Some(&TEXT), Value::Text(text)) => {
+            *rest = &rest[1..];
+            let len = u32::from_le_bytes(take(rest)?) as usize;
+            let new = str::from_utf8(take_slice(rest, len)?).map_err(|_| damaged())?;
+            text.clear();
+            text.push_str(new);
+        }
+        _ => *old = read_value(rest)?,
+    }
+    Ok(())
+}
+
+/// Reads all values of a row.
+pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Value>> {
     let mut rest = bytes;
-    let mut values = Vec::with_capacity(about);
+    let mut values = Vec::new();
     while !rest.is_empty() {
         values.push(read_value(&mut rest)?);
     }
@@ -220,16 +240,19 @@ fn read_value(rest: &mut &[u8]) -> Result<Value> {
 
 /// Returns bytes that are equal for values that are equal.
 pub(crate) fn identity(values: &[Value]) -> Vec<u8> {
-    match values.iter().any(has_forms) {
-        true => row(&values.iter().map(normal).collect::<Vec<_>>()),
-        false => row(values),
-    }
+    let mut bytes = Vec::with_capacity(values.len() * 6);
+    values.iter().for_each(|value| put_identity(&mut bytes, value));
+    bytes
 }
 
-/// Returns whether values of a kind can be equal and different.
-fn has_forms(value: &Value) -> bool {
+/// Appends such bytes of a value.
+pub(crate) fn put_identity(bytes: &mut Vec<u8>, value: &Value) {
     use Value::{Array, Float, Interval, Json, Numeric};
-    matches!(value, Float(_) | Numeric(_) | Interval(_) | Array(_) | Json(_))
+    match value {
+        // These can be equal and different.
+        Float(_) | Numeric(_) | Interval(_) | Array(_) | Json(_) => put(bytes, &normal(value)),
+        other => put(bytes, other),
+    }
 }
 
 /// Returns the one form of values that are equal.

@@ -62,11 +62,54 @@ pub enum EntryChange {
     Remove,
 }
 
+/// Entries in the order of a scan, in one piece of memory: a scan allocates little for each.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Entries {
+    bytes: Vec<u8>,
+    /// The end of each key and of each value.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Entries {
+    /// Adds an entry behind the others.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let end = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.ends.push((end, self.bytes.len()));
+    }
+
+    /// Returns an entry: its key and its value.
+    #[must_use]
+    pub fn entry(&self, index: usize) -> Option<(&[u8], &[u8])> {
+        let (key, value) = *self.ends.get(index)?;
+        let begin = index.checked_sub(1).map_or(0, |before| self.ends[before].1);
+        Some((&self.bytes[begin..key], &self.bytes[key..value]))
+    }
+
+    /// Returns the entries.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
+        (0..self.len()).filter_map(|index| self.entry(index))
+    }
+
+    /// Returns their number.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Returns true if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}
+
 /// A part of a scan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScannedEntries {
     /// The entries, in their order.
-    pub entries: Vec<OwnedEntry>,
+    pub entries: Entries,
     /// The place where the next part begins; `None` at the end.
     pub next: Option<ScanPlace>,
 }
@@ -351,10 +394,13 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     /// # Errors
     /// A block cannot be had or is damaged.
     pub async fn scan(&self, from: &ScanPlace, most: usize) -> Result<ScannedEntries, StoreError> {
-        self.scan_below(from, None, most).await
+        let mut entries = Entries::default();
+        let next = self.scan_below(from, None, most, &mut |key, value| entries.push(key, value)).await?;
+        Ok(ScannedEntries { entries, next })
     }
 
-    /// As [`scan`](Self::scan), and only those below a key.
+    /// As [`scan`](Self::scan), and only those below a key. Calls `take` with each entry, while the
+    /// page is held; returns the place where the next part begins.
     ///
     /// # Errors
     /// As [`scan`](Self::scan).
@@ -363,11 +409,12 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         from: &ScanPlace,
         to: Option<&[u8]>,
         most: usize,
-    ) -> Result<ScannedEntries, StoreError> {
+        take: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<Option<ScanPlace>, StoreError> {
         let (mut block, mut restarts) = (self.begin(from).await?, 0);
         for _ in 0..self.most_steps() {
             let page = self.blocks.read_once(block).await?;
-            let step = || {
+            let mut step = || {
                 let node = Node::of(&page)?;
                 let step = self.step(node, Some(0), Sought::At(&from.key), 0)?;
                 if !matches!(step, Step::Here) {
@@ -376,8 +423,10 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
                 let first = node.below(&from.key, false)?;
                 let end = to.map_or(Ok(node.count()), |to| node.below(to, false))?.max(first);
                 let last = end.min(first + most);
-                let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
-                let entries = (first..last).map(owned).collect::<Result<Vec<_>, _>>()?;
+                for index in first..last {
+                    let (key, value) = node.entry(index)?;
+                    take(key, value);
+                }
                 let number = self.number.get();
                 let next = if last == end && end < node.count() {
                     None
@@ -391,15 +440,15 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
                         number,
                     })
                 };
-                Ok(Ok((ScannedEntries { entries, next }, node.right())))
+                Ok(Ok((next, node.right())))
             };
             match step().map_err(damaged(block))? {
-                Ok((scanned, right)) => {
+                Ok((next, right)) => {
                     drop(page);
-                    if scanned.next.is_some() {
+                    if next.is_some() {
                         self.blocks.prefetch(right.as_slice(), plexus_cache::protocol::Mode::S);
                     }
-                    return Ok(scanned);
+                    return Ok(next);
                 }
                 Err(step) => {
                     drop(page);
@@ -442,8 +491,9 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         }
     }
 
-    /// Returns entries below a key, or the last ones: at most so many, from one page, the last
-    /// first. `None` for the next key means that there are no others.
+    /// Calls `take` with each entry below a key, or the last ones, while their page is held: at most
+    /// so many, from one page, the last first. Returns the key below which the next are; `None`
+    /// means that there are no others.
     ///
     /// # Errors
     /// A block cannot be had or is damaged.
@@ -451,31 +501,34 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         &self,
         below: Option<&[u8]>,
         most: usize,
-    ) -> Result<(Vec<OwnedEntry>, Option<Vec<u8>>), StoreError> {
+        take: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<Option<Vec<u8>>, StoreError> {
         let mut below = below.map(<[u8]>::to_vec);
         loop {
             let (block, page) = self.page_for(Sought::Below(below.as_deref()), 0).await?;
-            let step = || {
+            let mut step = || {
                 let node = Node::of(&page)?;
                 let last = match &below {
                     Some(key) => node.below(key, false)?,
                     None => node.count(),
                 };
                 let first = last.saturating_sub(most);
-                let owned = |index| node.entry(index).map(|(key, value)| (key.to_vec(), value.to_vec()));
-                let entries = (first..last).rev().map(owned).collect::<Result<Vec<_>, _>>()?;
+                for index in (first..last).rev() {
+                    let (key, value) = node.entry(index)?;
+                    take(key, value);
+                }
                 let more = if first > 0 { Some(node.entry(first)?.0.to_vec()) } else { None };
-                Ok((entries, more, node.low()?.to_vec()))
+                Ok((first == last, more, node.low()?.to_vec()))
             };
-            let (entries, more, low) = step().map_err(damaged(block))?;
+            let (is_empty, more, low) = step().map_err(damaged(block))?;
             // A page whose lowest possible key is empty is the first one.
             let next = more.or_else(|| (!low.is_empty()).then_some(low));
             let is_lower = |next: &Vec<u8>| below.as_ref().is_none_or(|below| next < below);
             if next.as_ref().is_some_and(|next| !is_lower(next)) {
                 return Err(StoreError::Damaged { block, what: "its keys are not in order" });
             }
-            if !entries.is_empty() || next.is_none() {
-                return Ok((entries, next));
+            if !is_empty || next.is_none() {
+                return Ok(next);
             }
             below = next;
         }

@@ -225,10 +225,10 @@ fn scanned(
 ) -> Vec<OwnedEntry> {
     let (mut all, mut place) = (Vec::new(), Some(ScanPlace::from(from)));
     while let Some(at) = place {
-        let ScannedEntries { entries, next } = now(tree.scan_below(&at, to, most)).unwrap();
-        assert!(entries.len() <= most);
-        all.extend(entries);
-        place = next;
+        let before = all.len();
+        let take = &mut |key: &[u8], value: &[u8]| all.push((key.to_vec(), value.to_vec()));
+        place = now(tree.scan_below(&at, to, most, take)).unwrap();
+        assert!(all.len() - before <= most);
     }
     all
 }
@@ -240,9 +240,10 @@ fn scanned_back(
 ) -> Vec<OwnedEntry> {
     let (mut all, mut below) = (Vec::new(), below.map(<[u8]>::to_vec));
     loop {
-        let (entries, next) = now(tree.scan_back(below.as_deref(), most)).unwrap();
-        assert!(entries.len() <= most);
-        all.extend(entries);
+        let before = all.len();
+        let take = &mut |key: &[u8], value: &[u8]| all.push((key.to_vec(), value.to_vec()));
+        let next = now(tree.scan_back(below.as_deref(), most, take)).unwrap();
+        assert!(all.len() - before <= most);
         below = match next {
             Some(next) => Some(next),
             None => return all,
@@ -477,7 +478,7 @@ fn damaged_pages_are_named() {
         let results = [
             now(tree.get(&key)).err(),
             now(tree.scan(&ScanPlace::from(&key), 10)).err(),
-            now(tree.scan_back(Some(&key), 10)).err(),
+            now(tree.scan_back(Some(&key), 10, &mut |_, _| {})).err(),
             now(tree.change(&key, |_| (EntryChange::Keep, ()))).err(),
         ];
         named += results.iter().flatten().filter(|why| matches!(why, StoreError::Damaged { .. })).count();
