@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     task::{Poll, Waker},
@@ -63,7 +63,10 @@ pub(crate) struct Activity {
     /// Its transaction.
     pub(crate) watch: Arc<TransactionWatch>,
     cancels: AtomicBool,
-    ends: AtomicBool,
+    /// Why the session is to end.
+    ends: OnceLock<&'static str>,
+    /// There are notifications for its client.
+    is_notified: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -106,7 +109,8 @@ impl Activity {
             shown: Mutex::new(shown),
             watch: Arc::default(),
             cancels: AtomicBool::new(false),
-            ends: AtomicBool::new(false),
+            ends: OnceLock::new(),
+            is_notified: AtomicBool::new(false),
             waker: Mutex::default(),
         }
     }
@@ -195,8 +199,25 @@ impl Activity {
 
     /// Ends the session.
     pub(crate) fn end(&self) {
-        self.ends.store(true, SeqCst);
+        self.end_because("terminating connection due to administrator command");
+    }
+
+    /// Ends the session with this message.
+    pub(crate) fn end_because(&self, why: &'static str) {
+        self.ends.get_or_init(|| why);
         self.wake();
+    }
+
+    /// Notes whether there are notifications for the client.
+    pub(crate) fn notify(&self, is_notified: bool) {
+        self.is_notified.store(is_notified, SeqCst);
+        if is_notified {
+            self.wake();
+        }
+    }
+
+    pub(crate) fn is_notified(&self) -> bool {
+        self.is_notified.load(SeqCst)
     }
 
     /// Forgets a request to cancel that came too late for its statement.
@@ -228,8 +249,7 @@ impl Activity {
 
     /// Returns the error that ends a session, if it is to end.
     fn ended(&self) -> Option<SqlError> {
-        let message = "terminating connection due to administrator command";
-        self.ends.load(SeqCst).then(|| SqlError::new(code::ADMIN_SHUTDOWN, message))
+        self.ends.get().map(|why| SqlError::new(code::ADMIN_SHUTDOWN, *why))
     }
 
     /// Does a part of a statement, until it is cancelled or the session ends.
@@ -244,5 +264,15 @@ impl Activity {
     /// Waits for the client, until the session ends.
     pub(crate) async fn unless_ended<T>(&self, act: impl Future<Output = Result<T>>) -> Result<T> {
         self.until(act, || self.ended()).await
+    }
+
+    /// Waits for the client, until the session ends; `None` if there are notifications for it.
+    pub(crate) async fn unless_notified<T>(&self, act: impl Future<Output = Result<T>>) -> Result<Option<T>> {
+        let mut act = pin!(act);
+        let act = std::future::poll_fn(|context| match act.as_mut().poll(context) {
+            Poll::Pending if self.is_notified() => Poll::Ready(Ok(None)),
+            other => other.map_ok(Some),
+        });
+        self.unless_ended(act).await
     }
 }

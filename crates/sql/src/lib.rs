@@ -12,6 +12,7 @@
 //! | `answers` | the rows of subqueries, for expressions |
 //! | `exec`, `dml`, `ddl`, `copy` | what statements do |
 //! | `catalog` | tables and indexes |
+//! | `notifications` | LISTEN and NOTIFY |
 //! | `roles` | roles and databases |
 //! | `system` | the catalogs that clients of PostgreSQL read |
 //! | `types` | values as text, in rows and in keys |
@@ -28,6 +29,7 @@ mod error;
 mod exec;
 mod expr;
 mod functions;
+mod notifications;
 mod operators;
 mod parse;
 mod roles;

@@ -12,9 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use plexus_base::{MAX_NODES, NodeId};
 use plexus_cache::Cache;
 use plexus_interconnect::executor::{self, Descriptor, DescriptorSet, TaskThread};
 use plexus_locks::{LockManager, NodeLock, protocol::Mode};
+use plexus_membership::groups::Groups;
 use plexus_store::Store;
 use rustls::{
     ServerConfig,
@@ -28,6 +30,7 @@ use crate::{
     dml::foreign::Constraints,
     error::{Result, SqlError, code},
     functions::{self, Advisory, Context},
+    notifications::{Notifications, SessionNotifications},
     roles::FirstRole,
     sequences::{Drawn, Ranges},
     session::{
@@ -53,6 +56,11 @@ const STARTING: usize = 100;
 /// The time in which sessions must end when the node stops.
 const END_TIME: Duration = Duration::from_secs(1);
 
+/// The process numbers of a node: a process number is one of the cluster.
+const PROCESSES: i32 = 100_000_000;
+
+const _: () = assert!(MAX_NODES as i64 * PROCESSES as i64 <= i32::MAX as i64);
+
 /// The settings of a server.
 pub struct ServerSettings {
     /// The first role, a superuser, whose name is also the name of a database.
@@ -63,8 +71,12 @@ pub struct ServerSettings {
     pub sessions: usize,
     /// The certificate for TLS, with its key; without it only clients of this machine connect.
     pub tls: Option<Arc<ServerConfig>>,
+    /// The node.
+    pub me: NodeId,
     /// The lock manager of the node.
     pub locks: LockManager,
+    /// The groups of the node.
+    pub groups: Groups,
     /// The directory for temporary files, which have no names.
     pub temporary: PathBuf,
 }
@@ -96,12 +108,15 @@ struct Shared {
     most_sessions: usize,
     tls: Option<Arc<ServerConfig>>,
     locks: LockManager,
+    notifications: Arc<Notifications>,
     temporary: Arc<Path>,
+    /// The sessions by their process numbers.
     sessions: Mutex<BTreeMap<i32, Arc<Activity>>>,
     /// The clients that are connected, with and without a session.
     connections: AtomicUsize,
     /// No session begins any more.
     is_ending: AtomicBool,
+    first_process: i32,
     next_process: AtomicI32,
     next_thread: AtomicUsize,
     ranges: Arc<Ranges>,
@@ -158,7 +173,7 @@ impl Server {
             drop(thread.spawn(serving));
             Ok((thread, sockets))
         });
-        let ServerSettings { user, password, sessions, tls, locks, temporary } = settings;
+        let ServerSettings { user, password, sessions, tls, me, locks, groups, temporary } = settings;
         let verifier = password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
         functions::start_time();
@@ -167,11 +182,13 @@ impl Server {
             most_sessions: sessions,
             tls,
             locks,
+            notifications: Arc::new(Notifications::start(&groups, me).map_err(io::Error::other)?),
             temporary: temporary.into(),
             sessions: Mutex::default(),
             connections: AtomicUsize::new(0),
             is_ending: AtomicBool::new(false),
-            next_process: AtomicI32::new(1),
+            first_process: i32::from(me.0) * PROCESSES,
+            next_process: AtomicI32::new(0),
             next_thread: AtomicUsize::new(0),
             ranges: Arc::default(),
             secret: random().map_err(io::Error::other)?,
@@ -213,13 +230,18 @@ impl Server {
     /// Returns the sessions.
     #[must_use]
     pub fn sessions(&self) -> Vec<SessionInfo> {
-        self.shared.sessions().iter().map(|(process, activity)| activity.info(*process)).collect()
+        let info = |(process, activity): (&i32, &Arc<Activity>)| activity.info(process % PROCESSES);
+        self.shared.sessions().iter().map(info).collect()
     }
 
     /// Cancels the statement of a session. Returns whether there is such a session.
     #[must_use]
-    pub fn cancel(&self, process: i32) -> bool {
-        self.shared.sessions().get(&process).map(|activity| activity.cancel()).is_some()
+    pub fn cancel(&self, id: i32) -> bool {
+        self.shared
+            .sessions()
+            .get(&(self.shared.first_process + id))
+            .map(|activity| activity.cancel())
+            .is_some()
     }
 
     /// Lets transactions end, for at most `longest`. Sessions without one are ended, and none
@@ -251,8 +273,8 @@ impl Server {
 
     /// Ends a session. Returns whether there is such a session.
     #[must_use]
-    pub fn end(&self, process: i32) -> bool {
-        self.shared.sessions().get(&process).map(|activity| activity.end()).is_some()
+    pub fn end(&self, id: i32) -> bool {
+        self.shared.sessions().get(&(self.shared.first_process + id)).map(|activity| activity.end()).is_some()
     }
 }
 
@@ -440,16 +462,22 @@ async fn session(
 ) -> Result<()> {
     let user = place.role.clone();
     let database = database_of(start).to_owned();
-    let process = shared.next_process.fetch_add(1, Relaxed);
     let secret = i32::from_le_bytes(random()?);
     let activity = Arc::new(Activity::new(secret, user.clone(), database.clone(), address));
-    {
+    let process = {
         let mut sessions = shared.sessions();
         if sessions.len() >= shared.most_sessions {
             return Err(SqlError::new(code::TOO_MANY_CONNECTIONS, "sorry, too many clients already"));
         }
+        let mut next = || {
+            let next = shared.next_process.fetch_add(1, Relaxed);
+            shared.first_process + next.rem_euclid(PROCESSES - 1) + 1
+        };
+        let process = std::iter::repeat_with(&mut next).find(|next| !sessions.contains_key(next));
+        let process = process.unwrap_or_default();
         sessions.insert(process, activity.clone());
-    }
+        process
+    };
     let _entry = Entry { shared, process };
     connection.is_authenticated = true;
     connection.out.authentication(0, &[]);
@@ -467,6 +495,12 @@ async fn session(
         definitions: Definitions::new(shared.first.role.clone()),
         answers: Answers::default(),
         advisory: Advisory::new(Some(shared.locks.clone()), activity.clone(), place.database),
+        notifications: SessionNotifications::new(
+            Some(shared.notifications.clone()),
+            activity.clone(),
+            place.database,
+            process,
+        ),
         temporary: Default::default(),
     };
     let parts = SessionParts {

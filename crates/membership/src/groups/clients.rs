@@ -8,7 +8,6 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Release},
-        mpsc::SyncSender,
     },
 };
 
@@ -21,6 +20,9 @@ use crate::protocol::partitions::Members;
 /// The most unread events of a member.
 pub const MOST_UNREAD: usize = 4096;
 
+/// Takes an event of a client. Returns false if the client has too many that it has not read.
+pub type Tell = Box<dyn FnMut(Happened) -> bool + Send>;
+
 /// A task that a thread of the node gives to the worker.
 pub enum GroupTask {
     /// A client joins a group.
@@ -29,9 +31,9 @@ pub enum GroupTask {
         client: u64,
         /// The group.
         group: Name,
-        /// The queue for the events of the client.
-        tell: SyncSender<Happened>,
-        /// Set before the queue is closed because the client did not read it.
+        /// Takes the events of the client.
+        tell: Tell,
+        /// Set before `tell` is dropped because the client did not read it.
         removed: Arc<AtomicBool>,
         /// The reply that says whether the request was accepted.
         taken: Reply<Result<(), Refused>>,
@@ -61,7 +63,7 @@ pub enum GroupTask {
 /// A registered client of this node.
 struct Client {
     group: Name,
-    tell: SyncSender<Happened>,
+    tell: Tell,
     removed: Arc<AtomicBool>,
 }
 
@@ -151,13 +153,13 @@ impl GroupClients {
     }
 
     fn tell(&mut self, client: u64, what: Happened, actions: &mut Vec<Action>) {
-        let Some(Client { group, tell, removed }) = self.clients.get(&client) else { return };
+        let Some(Client { group, tell, removed }) = self.clients.get_mut(&client) else { return };
         let is_last = matches!(
             what,
             Happened::Left
                 | Happened::Refused(GroupRefusal::Members | GroupRefusal::Groups | GroupRefusal::Node)
         );
-        let is_read = tell.try_send(what).is_ok();
+        let is_read = tell(what);
         if is_last {
             self.clients.remove(&client);
         } else if !is_read {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use plexus_base::WorkerId;
-use plexus_interconnect::Reply;
+use plexus_interconnect::{Answer, Reply};
 
 use super::{
     GroupService,
@@ -80,6 +80,7 @@ impl Groups {
             unread: VecDeque::new(),
             is_member: true,
         };
+        let tell = Box::new(move |what| tell.try_send(what).is_ok());
         group.asks(|group, taken| GroupTask::Join { client, group, tell, removed, taken })?;
         let first = group.told.recv().map_err(|_| group.over())?;
         if let Happened::Refused(why) = first {
@@ -88,6 +89,63 @@ impl Groups {
         }
         group.unread.push_back(first);
         Ok(group)
+    }
+
+    /// Joins a group and waits until the join has its place in the order of the group. `act` gets
+    /// all later events, on the worker: it must be quick. It is dropped when no more events come.
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    pub fn join_with(
+        &self,
+        name: Name,
+        mut act: impl FnMut(Happened) + Send + 'static,
+    ) -> Result<GroupSender, GroupError> {
+        let client = self.0.next.fetch_add(1, Relaxed);
+        let ((taken, is_taken), (joined, first)) = (Reply::new(), Reply::new());
+        let mut joined = Some(joined);
+        let tell = Box::new(move |what| {
+            match joined.take() {
+                Some(joined) => joined.send(what),
+                None => act(what),
+            }
+            true
+        });
+        let (group, removed) = (name.clone(), Arc::default());
+        self.0.port.submit(WORKER, GroupTask::Join { client, group, tell, removed, taken });
+        is_taken.wait().ok_or(GroupError::Stopped)??;
+        let sender = GroupSender { groups: self.clone(), client, name };
+        match first.wait().ok_or(GroupError::Stopped)? {
+            Happened::Refused(why) => Err(why.into()),
+            _ => Ok(sender),
+        }
+    }
+}
+
+/// A membership in a group whose events go to a function. Dropping it counts as the death of the
+/// member.
+pub struct GroupSender {
+    groups: Groups,
+    client: u64,
+    name: Name,
+}
+
+impl GroupSender {
+    /// Sends a message to all members, including this one, which get it later. The answer says
+    /// whether it was accepted; there is none when the node has stopped.
+    #[must_use]
+    pub fn send(&self, bytes: &[u8]) -> Answer<Result<(), Refused>> {
+        let (taken, answer) = Reply::new();
+        let (client, group, deed) = (self.client, self.name.clone(), Deed::Send(bytes.into()));
+        self.groups.0.port.submit(WORKER, GroupTask::Do { client, group, deed, taken });
+        answer
+    }
+}
+
+impl Drop for GroupSender {
+    fn drop(&mut self) {
+        let (client, group) = (self.client, self.name.clone());
+        self.groups.0.port.submit(WORKER, GroupTask::Leave { client, group, died: true });
     }
 }
 

@@ -10,6 +10,6 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub use clients::{GroupTask, MOST_UNREAD};
-pub use handle::{Group, GroupError, Groups};
+pub use clients::{GroupTask, MOST_UNREAD, Tell};
+pub use handle::{Group, GroupError, GroupSender, Groups};
 pub use service::GroupService;

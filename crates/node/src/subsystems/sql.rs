@@ -66,8 +66,8 @@ impl RunningServer {
             ));
         }
         let temporary = node.config().dir.root().to_owned();
-        let locks = node.locks().clone();
-        let settings = ServerSettings { user, password, sessions, tls, locks, temporary };
+        let (me, locks, groups) = (node.me(), node.locks().clone(), node.groups().clone());
+        let settings = ServerSettings { user, password, sessions, tls, me, locks, groups, temporary };
         let server =
             Server::start(settings, threads, || node.workers()[0].descriptor_set()).map_err(failed)?;
         let serving = (Arc::new(server), store);

@@ -34,6 +34,7 @@ use crate::{
     catalog::SessionPlace,
     dml::foreign::Constraints,
     error::{Result, SqlError, code},
+    notifications::SessionNotifications,
     sequences::{Drawn, Set},
     session::settings::Settings,
     system::{self, Definitions},
@@ -58,6 +59,7 @@ pub(crate) struct Context {
     pub(crate) definitions: Definitions,
     pub(crate) answers: Answers,
     pub(crate) advisory: Advisory,
+    pub(crate) notifications: SessionNotifications,
     /// The schema of the session for temporary relations.
     pub(crate) temporary: RefCell<Option<String>>,
 }
@@ -74,12 +76,13 @@ impl Context {
 }
 
 #[cfg(test)]
-use crate::activity::Activity;
+use {crate::activity::Activity, std::sync::Arc};
 
 #[cfg(test)]
 impl Context {
     /// Makes that of a test.
     pub(crate) fn of_test(role: &str) -> Self {
+        let activity = Arc::new(Activity::new(0, role.into(), role.into(), role.into()));
         Self {
             begun: 0,
             statement_begun: 0,
@@ -91,7 +94,8 @@ impl Context {
             place: SessionPlace { database: 0, role: role.into(), is_superuser: true },
             definitions: Definitions::new(role.into()),
             answers: Answers::default(),
-            advisory: Advisory::new(None, Activity::new(0, role.into(), role.into(), role.into()).into(), 0),
+            advisory: Advisory::new(None, activity.clone(), 0),
+            notifications: SessionNotifications::new(None, activity, 0, 1),
             temporary: Default::default(),
             constraints: Constraints::default(),
         }

@@ -36,6 +36,12 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("pg_is_other_temp_schema", &[OID], BOOL, |_| ok(false)).stable(),
     function("pg_jit_available", &[], BOOL, |_| ok(false)).volatile(),
     function("pg_my_temp_schema", &[], OID, |_| ok(0i64)).stable(),
+    function("pg_notify", &[TEXT, TEXT], VOID, |call| {
+        call.context.notifications.notify(call.text(0), call.text(1))?;
+        ok("")
+    })
+    .volatile()
+    .takes_null(),
     function("pg_postmaster_start_time", &[], TIMESTAMPTZ, |_| Ok(Value::Time(start_time()))).stable(),
     function("pg_size_bytes", &[TEXT], INT8, size_bytes),
     function("pg_size_pretty", &[INT8], TEXT, |call| ok(size_pretty(call.int(0).into()))),

@@ -59,6 +59,9 @@ pub(crate) static FUNCTIONS: &[SetFunction] = &[
     // There are no partitions, and a table that is none has no ancestors.
     set("pg_partition_ancestors", &[REGCLASS], &[("relid", REGCLASS)], |_, _, _| Ok(Vec::new())),
     set("pg_get_keywords", &[], KEYWORDS, |_, _, _| Ok(system::keywords())),
+    set("pg_listening_channels", &[], &[("pg_listening_channels", TEXT)], |_, _, context| {
+        Ok(context.notifications.channels().into_iter().map(|channel| vec![channel.into()]).collect())
+    }),
     set("pg_options_to_table", &[TEXTS], &[("option_name", TEXT), ("option_value", TEXT)], options),
     set("_pg_expandarray", &[ANYARRAY], &[("x", ANYELEMENT), ("n", INT4)], |values, _, _| {
         let [Value::Array(array)] = values else { return Ok(Vec::new()) };

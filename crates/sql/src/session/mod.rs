@@ -110,7 +110,8 @@ pub(crate) struct Session<'a> {
     /// A statement of the transaction has read or changed rows.
     has_queried: bool,
     temporary_schema: Option<TemporarySchema>,
-    savepoints: Vec<(String, Savepoint)>,
+    /// Each with the place of its notifications.
+    savepoints: Vec<(String, Savepoint, (usize, usize))>,
     statements: HashMap<String, Rc<Prepared>>,
     /// Statements of simple queries by their shape; `None`: they are planned with their literals.
     shapes: HashMap<String, Option<Rc<Prepared>>>,
@@ -182,7 +183,7 @@ impl<'a> Session<'a> {
         for (name, value) in self.context.settings.borrow().reported() {
             self.connection.out.parameter(name, &value);
         }
-        self.ready();
+        self.ready().await?;
         // After an error of the extended protocol, messages up to Sync are passed over.
         let mut skips = false;
         while let Some(message) = self.message().await? {
@@ -198,12 +199,12 @@ impl<'a> Session<'a> {
                         self.fail(&error).await?;
                     }
                     self.end_implicit().await?;
-                    self.ready();
+                    self.ready().await?;
                 }
                 Received::Sync => {
                     skips = false;
                     self.end_implicit().await?;
-                    self.ready();
+                    self.ready().await?;
                 }
                 message => {
                     if let Err(error) = self.extended(message).await {
@@ -217,7 +218,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn ready(&mut self) {
+    async fn ready(&mut self) -> Result<()> {
+        self.put_notifications().await?;
         let status = match (self.is_explicit, self.is_failed) {
             (false, _) => b'I',
             (true, false) => b'T',
@@ -229,11 +231,35 @@ impl<'a> Session<'a> {
             b'T' => "idle in transaction",
             _ => "idle in transaction (aborted)",
         });
+        Ok(())
+    }
+
+    /// Gives the client its notifications, outside of transactions.
+    async fn put_notifications(&mut self) -> Result<()> {
+        while !self.is_explicit
+            && let Some(notification) = self.context.notifications.next()
+        {
+            self.connection.out.notification(
+                notification.process,
+                &notification.channel,
+                &notification.payload,
+            );
+            self.activity.unless_ended(self.connection.flush_if_full()).await?;
+        }
+        Ok(())
     }
 
     /// Waits for the next message of the client; `None` if it has ended the connection.
     async fn message(&mut self) -> Result<Option<Received>> {
-        let limit = self.context.settings.borrow().time(Time::IdleInTransaction).filter(|_| self.is_explicit);
+        if !self.is_explicit {
+            loop {
+                self.put_notifications().await?;
+                if let Some(message) = self.activity.unless_notified(self.connection.receive()).await? {
+                    return Ok(message);
+                }
+            }
+        }
+        let limit = self.context.settings.borrow().time(Time::IdleInTransaction);
         let next = self.activity.unless_ended(self.connection.receive());
         match limit {
             None => next.await,
@@ -312,6 +338,7 @@ impl<'a> Session<'a> {
         }
         self.set_modes(self.default_modes);
         self.context.sequences.made.borrow_mut().clear();
+        self.context.notifications.end_transaction(is_committed).await;
         // Behind the end of the transaction, so that others see it.
         self.release_locks().await;
         Ok(result?)

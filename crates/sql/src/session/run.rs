@@ -541,9 +541,10 @@ impl Session<'_> {
             }
             ast::Statement::Rollback { chain: false, savepoint: Some(name) } => {
                 let at = self.find_savepoint(name)?;
-                let place = self.savepoints[at].1;
+                let (_, place, notifications) = self.savepoints[at];
                 self.savepoints.truncate(at + 1);
                 self.end_cursors_behind(at);
+                self.context.notifications.rollback_to(notifications);
                 let transaction = self.transaction.as_mut().ok_or_else(no_transaction)?;
                 transaction.rollback_to(place).await?;
                 transaction.keep_savepoints(at + 1);
@@ -558,7 +559,7 @@ impl Session<'_> {
                 }
                 self.begin();
                 let place = self.transaction.as_mut().ok_or_else(no_transaction)?.savepoint()?;
-                self.savepoints.push((folded(name), place));
+                self.savepoints.push((folded(name), place, self.context.notifications.mark()));
                 Ok(plain("SAVEPOINT"))
             }
             ast::Statement::ReleaseSavepoint { name } => {
@@ -571,8 +572,20 @@ impl Session<'_> {
             ast::Statement::Fetch { name, direction, into: None, .. } => self.fetch(name, direction),
             ast::Statement::Close { cursor } => self.close(cursor),
             ast::Statement::Lock(lock) => self.lock_tables(lock).await,
-            // There is no LISTEN.
-            ast::Statement::UNLISTEN { .. } => Ok(plain("UNLISTEN")),
+            ast::Statement::LISTEN { channel } => {
+                self.context.notifications.listen(Some(folded(channel)), true)?;
+                Ok(plain("LISTEN"))
+            }
+            ast::Statement::UNLISTEN { channel } => {
+                let is_all = channel.quote_style.is_none() && channel.value == "*";
+                self.context.notifications.listen((!is_all).then(|| folded(channel)), false)?;
+                Ok(plain("UNLISTEN"))
+            }
+            ast::Statement::NOTIFY { channel, payload } => {
+                let payload = payload.as_deref().unwrap_or_default();
+                self.context.notifications.notify(&folded(channel), payload)?;
+                Ok(plain("NOTIFY"))
+            }
             ast::Statement::Set(set) => self.set(set),
             ast::Statement::ShowVariable { variable } => {
                 let name = shown_name(variable);
@@ -605,6 +618,7 @@ impl Session<'_> {
                 }
                 Box::pin(self.end_temporary()).await;
                 self.context.advisory.unlock_all().await;
+                self.context.notifications.listen(None, false)?;
                 self.context.settings.borrow_mut().reset_all();
                 self.statements.clear();
                 self.cursors.clear();
@@ -641,7 +655,7 @@ impl Session<'_> {
             return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
         }
         let name = folded(name);
-        self.savepoints.iter().rposition(|(known, _)| *known == name).ok_or_else(|| {
+        self.savepoints.iter().rposition(|(known, ..)| *known == name).ok_or_else(|| {
             SqlError::new(code::INVALID_SAVEPOINT, format!("savepoint \"{name}\" does not exist"))
         })
     }

@@ -274,6 +274,15 @@ impl Outgoing {
         });
     }
 
+    /// A notification of NOTIFY, of this session.
+    pub(crate) fn notification(&mut self, process: i32, channel: &str, payload: &str) {
+        self.message(b'A', |body| {
+            body.extend(process.to_be_bytes());
+            put_text(body, channel);
+            put_text(body, payload);
+        });
+    }
+
     pub(crate) fn complete(&mut self, tag: &str) {
         self.message(b'C', |body| put_text(body, tag));
     }

@@ -9,26 +9,76 @@ use rustix::process::Signal;
 
 use super::*;
 
+/// Reads a message: its kind and its body.
+fn message(stream: &mut UnixStream) -> (u8, Vec<u8>) {
+    let mut head = [0; 5];
+    stream.read_exact(&mut head).unwrap();
+    let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    let mut body = vec![0; len.checked_sub(4).unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    (head[0], body)
+}
+
 /// Reads messages up to the one that a statement can follow. Returns their kinds, with the number
 /// and secret of the session before that of its message, and the SQLSTATE of an error.
 fn messages(stream: &mut UnixStream) -> (Vec<u8>, String) {
     let (mut kinds, mut state) = (Vec::new(), String::new());
     while kinds.last() != Some(&b'Z') {
-        let mut head = [0; 5];
-        stream.read_exact(&mut head).unwrap();
-        let len = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        let mut body = vec![0; len.checked_sub(4).unwrap()];
-        stream.read_exact(&mut body).unwrap();
-        if head[0] == b'E' {
+        let (kind, body) = message(stream);
+        if kind == b'E' {
             let code = body.split(|byte| *byte == 0).find_map(|field| field.strip_prefix(b"C"));
             state = String::from_utf8(code.unwrap().to_vec()).unwrap();
         }
-        if head[0] == b'K' {
+        if kind == b'K' {
             kinds.extend(body);
         }
-        kinds.push(head[0]);
+        kinds.push(kind);
     }
     (kinds, state)
+}
+
+/// A client of a node without a library.
+struct Raw {
+    stream: UnixStream,
+    /// The number of the session and its secret.
+    key: Vec<u8>,
+}
+
+impl Raw {
+    fn start(path: &Path) -> Self {
+        let names = format!("user\0{USER}\0database\0postgres\0\0");
+        let start = [&196_608u32.to_be_bytes()[..], names.as_bytes()].concat();
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(&packet(&start)).unwrap();
+        let (told, _) = messages(&mut stream);
+        // They are before the kind of their message.
+        let at = told.iter().rposition(|byte| *byte == b'K').unwrap();
+        Self { stream, key: told[at - 8..at].to_vec() }
+    }
+
+    fn send(&mut self, text: &str) {
+        let query = [b"Q", &packet(format!("{text}\0").as_bytes())[..]].concat();
+        self.stream.write_all(&query).unwrap();
+    }
+
+    /// Runs statements. Returns the kinds of messages, and the SQLSTATE of an error.
+    fn run(&mut self, text: &str) -> (Vec<u8>, String) {
+        self.send(text);
+        messages(&mut self.stream)
+    }
+
+    /// Waits for a notification: its sender, channel and payload.
+    fn notification(&mut self) -> (i32, String, String) {
+        let (kind, body) = message(&mut self.stream);
+        assert_eq!(kind, b'A');
+        let texts: Vec<_> = body[4..].split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+        (i32::from_be_bytes(body[..4].try_into().unwrap()), texts[0].to_string(), texts[1].to_string())
+    }
+}
+
+fn packet(body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u32 + 4).to_be_bytes()[..], body].concat()
 }
 
 /// The client reads nothing until the statement is cancelled, so a part of a row has been sent.
@@ -36,30 +86,19 @@ fn messages(stream: &mut UnixStream) -> (Vec<u8>, String) {
 fn an_answer_that_is_cancelled_half_way_goes_on_where_it_was() {
     let cluster = cluster();
     let path = cluster.dir().join("run/.s.PGSQL.5433");
-    let packet = |body: &[u8]| [&(body.len() as u32 + 4).to_be_bytes()[..], body].concat();
-    let names = format!("user\0{USER}\0database\0postgres\0\0");
-    let start = [&196_608u32.to_be_bytes()[..], names.as_bytes()].concat();
     for text in [
-        "select repeat('a', 500) from generate_series(1, 20000)\0",
-        "copy (select repeat('a', 500) from generate_series(1, 20000)) to stdout\0",
+        "select repeat('a', 500) from generate_series(1, 20000)",
+        "copy (select repeat('a', 500) from generate_series(1, 20000)) to stdout",
     ] {
-        let mut stream = UnixStream::connect(&path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        stream.write_all(&packet(&start)).unwrap();
-        let (told, _) = messages(&mut stream);
-        // The number of the session and its secret are before the kind of their message.
-        let at = told.iter().rposition(|byte| *byte == b'K').unwrap();
-        let mut query = vec![b'Q'];
-        query.extend(packet(text.as_bytes()));
-        stream.write_all(&query).unwrap();
+        let mut client = Raw::start(&path);
+        client.send(text);
         thread::sleep(Duration::from_millis(300));
-        let cancel = [&80_877_102u32.to_be_bytes()[..], &told[at - 8..at]].concat();
+        let cancel = [&80_877_102u32.to_be_bytes()[..], &client.key].concat();
         UnixStream::connect(&path).unwrap().write_all(&packet(&cancel)).unwrap();
         thread::sleep(Duration::from_millis(300));
-        let (kinds, state) = messages(&mut stream);
+        let (kinds, state) = messages(&mut client.stream);
         assert_eq!(state, "57014", "{text}: {} messages", kinds.len());
-        stream.write_all(b"Q\0\0\0\x0dselect 1\0").unwrap();
-        assert_eq!(messages(&mut stream).0, b"TDCZ");
+        assert_eq!(client.run("select 1").0, b"TDCZ");
     }
 }
 
@@ -235,4 +274,89 @@ fn a_database_goes_when_no_node_has_a_session_in_it() {
     assert!(run(1, "postgres", "drop database postgres").contains("currently open database"));
     ask(2, "create database shop");
     assert_eq!(run(1, "shop", "select count(*) from pg_class where relname = 't'"), "0\n");
+}
+
+/// Also a session that waits for its client, a sender in a transaction, and one whose node dies.
+#[test]
+fn notifications_reach_the_sessions_of_all_nodes_once_each_in_the_order_of_their_commits() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    let path = cluster.dir().join("run/.s.PGSQL.5434");
+    let mut idle = Raw::start(&path);
+    idle.run("listen a; listen b; listen c;");
+    let sent = ask(
+        1,
+        "begin; notify a, '1'; savepoint s; notify a, '2'; rollback to s; notify a, '3'; notify a, '1'; commit; select pg_backend_pid()",
+    );
+    let process: i32 = sent.lines().last().unwrap().parse().unwrap();
+    // Without a statement of its own.
+    for payload in ["1", "3"] {
+        assert_eq!(idle.notification(), (process, "a".to_owned(), payload.to_owned()));
+    }
+    ask(2, "begin; notify a, 'rolled back'; rollback");
+    ask(1, "select pg_notify('a', 'x' || i % 5000) from generate_series(1, 10000) i");
+    let own = ask(2, "listen a; notify a, 'last'; select pg_backend_pid()");
+    assert!(own.contains(&format!(
+        "\"last\" received from server process with PID {}",
+        own.lines().last().unwrap()
+    )));
+    (1..5000).chain([0]).for_each(|i| assert_eq!(idle.notification().2, format!("x{i}")));
+    assert_eq!(idle.notification().2, "last");
+    // In a transaction it gets none before its end.
+    assert_eq!(idle.run("begin; unlisten b;").0, b"CCZ");
+    ask(1, "notify a, 'during'");
+    ask(1, "notify b, 'not any more'");
+    assert_eq!(idle.run("select 1;").0, b"TDCZ");
+    assert_eq!(idle.run("commit;").0, b"CAZ");
+    // Sessions of both nodes at once: each is heard in its own order.
+    thread::scope(|scope| {
+        for sender in 0..4u16 {
+            let (psql, cluster) = (&psql, &cluster);
+            scope.spawn(move || {
+                let text: String = (0..50).map(|i| format!("notify a, '{sender} {i}';")).collect();
+                let mut command = client(psql, cluster, sender % 2 + 1);
+                command.args(["-X", "-q", "-c", &text]).arg("-c").arg(&text);
+                said(command);
+            });
+        }
+    });
+    let mut heard = [const { Vec::new() }; 4];
+    for _ in 0..400 {
+        let (_, _, payload) = idle.notification();
+        let (sender, i) = payload.split_once(' ').unwrap();
+        heard[sender.parse::<usize>().unwrap()].push(i.parse::<usize>().unwrap());
+    }
+    let expected: Vec<usize> = (0..50).chain(0..50).collect();
+    assert!(heard.iter().all(|of| *of == expected), "{heard:?}");
+    // The other database has other channels.
+    ask(1, "create database other");
+    let mut command = client(&psql, &cluster, 1);
+    command.env("PGDATABASE", "other").args(["-X", "-c", "notify a, 'of another database'"]);
+    said(command);
+    signal(cluster.pids()[0], Signal::KILL);
+    cluster.wait_until("a death", |status| status["nodes"][0]["state"] != "running");
+    ask(2, "notify c, 'alone'");
+    assert_eq!(idle.notification().2, "alone");
+}
+
+/// Its notifications do not take the memory of the node, and other sessions go on.
+#[test]
+fn a_session_that_does_not_read_its_notifications_is_ended() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let mut lazy = Raw::start(&cluster.dir().join("run/.s.PGSQL.5433"));
+    lazy.run("listen a;");
+    let many = "select pg_notify('a', repeat('x', 7000) || i) from generate_series(1, 1000) i";
+    let listed = || cluster.run("sessions").args(["--json"]).said().ok().contains("listen a;");
+    assert!(listed());
+    for _ in 0..30 {
+        query(&psql, &cluster, 2, many);
+    }
+    let until = std::time::Instant::now() + Duration::from_secs(30);
+    while listed() {
+        assert!(std::time::Instant::now() < until, "the session stays");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(query(&psql, &cluster, 1, "select 1"), "1");
 }
