@@ -24,6 +24,7 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("statements", include_str!("sql/statements.sql")),
     ("catalogs", include_str!("sql/catalogs.sql")),
     ("clients", include_str!("sql/clients.sql")),
+    ("copies", include_str!("sql/copies.sql")),
     ("alterations", include_str!("sql/alterations.sql")),
     ("definitions", include_str!("sql/definitions.sql")),
     ("functions", include_str!("sql/functions.sql")),

@@ -1,5 +1,6 @@
 //! Text to statements, by the library `sqlparser`, and what it does not know.
 
+mod copy;
 mod own;
 mod rewrites;
 
@@ -13,6 +14,7 @@ use sqlparser::{
 pub(crate) use self::rewrites::{NO_DATA, SEQUENCE_NAME, VARIADIC, WEAKER_LOCK, fetched};
 use self::rewrites::{know_fetched, know_sequence_name, know_variadic, know_weaker_locks, remove_with_data};
 use crate::{
+    copy::CopyOptions,
     ddl::{AlterSequence, ConstraintComment},
     error::{Result, SqlError, code},
 };
@@ -44,7 +46,7 @@ pub(crate) enum Statement {
     Empty,
 }
 
-/// `COPY`, with the text format.
+/// `COPY`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Copy {
     pub(crate) table: String,
@@ -52,6 +54,7 @@ pub(crate) struct Copy {
     pub(crate) is_from: bool,
     /// The query whose rows are copied, in the place of a table.
     pub(crate) query: Option<Box<ast::Statement>>,
+    pub(crate) options: CopyOptions,
 }
 
 fn syntax(message: impl Into<String>) -> SqlError {
@@ -120,7 +123,6 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
     let first = text.trim_start();
     let word: String = first.chars().take_while(char::is_ascii_alphabetic).collect();
     match word.to_ascii_uppercase().as_str() {
-        "COPY" => return Ok(vec![Statement::Copy(copy(first)?)]),
         "VACUUM" => return Ok(vec![Statement::Vacuum(vacuumed(first)?)]),
         "ANALYZE" => return Ok(vec![Statement::Nothing("ANALYZE")]),
         _ => {}
@@ -148,6 +150,14 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
         let mut parser = Parser::new(&PostgreSqlDialect {})
             .with_recursion_limit(MOST_DEPTH)
             .with_tokens_with_locations(tokens);
+        if own::take(&mut parser, &["copy"]) {
+            let copy = copy::copy(&mut parser).and_then(|copy| match copy {
+                Ok(_) => own::end(&parser).map(|()| copy),
+                Err(_) => Ok(copy),
+            });
+            statements.push(Statement::Copy(copy.map_err(|error| failed(&error))??));
+            continue;
+        }
         if let Some(statement) = own::statement(&mut parser).map_err(|error| failed(&error))? {
             statements.push(statement);
             continue;
@@ -235,79 +245,6 @@ fn vacuumed(text: &str) -> Result<Vec<String>> {
     let words: Vec<&str> = text.split_whitespace().skip_while(is_option).collect();
     let tables = words.join(" ");
     Ok(tables.split(',').map(str::trim).filter(|table| !table.is_empty()).map(relation_of_text).collect())
-}
-
-/// Reads `COPY table [(columns)] FROM STDIN | TO STDOUT [[WITH] (options)]`.
-fn copy(text: &str) -> Result<Copy> {
-    let spaced: String = text
-        .trim()
-        .trim_end_matches(';')
-        .chars()
-        .flat_map(|char| match char {
-            '(' | ')' | ',' => vec![' ', char, ' '],
-            char => vec![char],
-        })
-        .collect();
-    let queried = copied_query(text)?;
-    let spaced = match &queried {
-        None => spaced,
-        Some((_, rest)) => format!("copy - {}", rest.replace('(', " ( ").replace(')', " ) ")),
-    };
-    let mut words = spaced.split_whitespace().skip(1).peekable();
-    let wrong = || syntax("syntax error in COPY: use COPY table [(columns)] FROM STDIN or TO STDOUT");
-    let table = relation_of_text(words.next().filter(|word| *word != "(").ok_or_else(wrong)?);
-    let mut columns = Vec::new();
-    if words.next_if_eq(&"(").is_some() {
-        loop {
-            columns.push(name(words.next().ok_or_else(wrong)?));
-            match words.next() {
-                Some(",") => {}
-                Some(")") => break,
-                _ => return Err(wrong()),
-            }
-        }
-    }
-    let way = (words.next().map(str::to_ascii_uppercase), words.next().map(str::to_ascii_uppercase));
-    let is_from = match (way.0.as_deref(), way.1.as_deref()) {
-        (Some("FROM"), Some("STDIN")) => true,
-        (Some("TO"), Some("STDOUT")) => false,
-        (Some("FROM" | "TO"), Some(_)) => return Err(SqlError::unsupported("COPY of a file")),
-        _ => return Err(wrong()),
-    };
-    let options: Vec<String> = words.map(str::to_ascii_lowercase).collect();
-    let options: Vec<&str> = options.iter().map(String::as_str).filter(|word| *word != "with").collect();
-    match options[..] {
-        [] | ["(", "freeze", "on" | "true", ")"] | ["(", "freeze", ")"] | ["(", "format", "text", ")"] => {}
-        _ => return Err(SqlError::unsupported(format!("COPY with {}", options.join(" ")))),
-    }
-    if is_from && queried.is_some() {
-        return Err(wrong());
-    }
-    Ok(Copy { table, columns, is_from, query: queried.map(|(query, _)| query) })
-}
-
-/// Returns the query of COPY in parentheses, and the text behind it.
-fn copied_query(text: &str) -> Result<Option<(Box<ast::Statement>, &str)>> {
-    let Some(inner) = text["copy".len()..].trim_start().strip_prefix('(') else { return Ok(None) };
-    let (mut depth, mut quote) = (1, None);
-    let end = inner.char_indices().find(|(_, char)| {
-        match (quote, char) {
-            (Some(open), char) if open == *char => quote = None,
-            (Some(_), _) => {}
-            (None, '\'' | '"') => quote = Some(*char),
-            (None, '(') => depth += 1,
-            (None, ')') => depth -= 1,
-            _ => {}
-        }
-        depth == 0
-    });
-    let (end, _) = end.ok_or_else(|| syntax("syntax error in COPY: the query has no end"))?;
-    match parse(&inner[..end])?.pop() {
-        Some(Statement::Sql(query)) if matches!(*query, ast::Statement::Query(_)) => {
-            Ok(Some((query, inner[end + 1..].trim().trim_end_matches(';'))))
-        }
-        _ => Err(SqlError::unsupported("COPY of this statement")),
-    }
 }
 
 fn name(word: &str) -> String {

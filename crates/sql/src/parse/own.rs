@@ -11,7 +11,7 @@ use super::Statement;
 use crate::ddl::{AlterSequence, ConstraintComment};
 
 /// Takes words, if they are next, whether the library knows them or not.
-fn take(parser: &mut Parser<'_>, words: &[&str]) -> bool {
+pub(super) fn take(parser: &mut Parser<'_>, words: &[&str]) -> bool {
     let is_next = |(at, wanted): (usize, &&str)| match parser.peek_nth_token(at).token {
         Token::Word(word) => word.quote_style.is_none() && word.value.eq_ignore_ascii_case(wanted),
         _ => false,
@@ -27,7 +27,7 @@ fn wrong<T>(parser: &Parser<'_>) -> Result<T, ParserError> {
     Err(ParserError::ParserError(format!("unexpected {}", parser.peek_token())))
 }
 
-fn end(parser: &Parser<'_>) -> Result<(), ParserError> {
+pub(super) fn end(parser: &Parser<'_>) -> Result<(), ParserError> {
     if parser.peek_token().token == Token::EOF { Ok(()) } else { wrong(parser) }
 }
 

@@ -5,16 +5,16 @@ use sqlparser::ast;
 
 use super::{Prepared, Session, locks::TableMode, no_transaction};
 use crate::{
-    bind::Parameters,
-    catalog::Privilege,
-    copy::{put_line, read_line},
+    bind::{Parameters, select::ResultColumn},
+    catalog::{Privilege, Table},
+    copy::{CopyColumn, CopyReader},
     dml::{Targets, default_of, foreign, insert_rows},
     error::{Result, SqlError, code},
     exec::Run,
     expr::Expr,
     parse::{Copy, Statement},
     types::{Value, encode},
-    wire::{MOST_BYTES, Received},
+    wire::Received,
 };
 
 /// The most rows that are inserted together.
@@ -30,23 +30,78 @@ fn at_line(error: SqlError, table: &str, line: u64) -> SqlError {
 
 impl Session<'_> {
     /// Copies the rows of a query to the client.
-    async fn copy_query(&mut self, query: &ast::Statement) -> Result<()> {
+    async fn copy_query(&mut self, query: &ast::Statement, copy: &Copy) -> Result<()> {
         let prepared = Prepared::new(Statement::Sql(Box::new(query.clone())));
         let (plan, _) = self.plan(&prepared).await?;
         let done = self.run(&plan, &[]).await?;
         let Some((columns, rows)) = done.rows else { return Err(SqlError::unsupported("this COPY")) };
-        self.connection.out.copy(false, columns.len());
+        let columns = columns.into_iter().map(|ResultColumn { name, of }| CopyColumn { name, of }).collect();
+        let columns = self.begin_copy(copy, columns, None)?;
         let mut count = 0u64;
         for row in rows {
-            let mut line = Vec::new();
-            put_line(&mut line, row?.iter().zip(columns.iter().map(|column| column.of)));
-            self.connection.out.copy_data(&line);
+            self.put_row(copy, row?.iter(), &columns);
             self.connection.flush_if_full().await?;
             count += 1;
         }
+        self.end_copy_out(copy, count);
+        Ok(())
+    }
+
+    /// Checks the columns of options, and tells the client of the begin of a copy.
+    fn begin_copy(
+        &mut self,
+        copy: &Copy,
+        columns: Vec<CopyColumn>,
+        table: Option<&Table>,
+    ) -> Result<Vec<CopyColumn>> {
+        let options = &copy.options;
+        let forced = [
+            ("FORCE_QUOTE", &options.force_quote),
+            ("FORCE_NOT_NULL", &options.force_not_null),
+            ("FORCE_NULL", &options.force_null),
+        ];
+        for (option, named) in forced {
+            for (at, name) in named.named().iter().enumerate() {
+                table.map(|table| table.column(name)).transpose()?;
+                if named.named()[..at].contains(name) {
+                    let message = format!("column \"{name}\" specified more than once");
+                    return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+                }
+                if columns.iter().all(|column| column.name != *name) {
+                    let (code, message) = match table {
+                        Some(_) => {
+                            let message = format!("{option} column \"{name}\" not referenced by COPY");
+                            (code::INVALID_COLUMN_REFERENCE, message)
+                        }
+                        None => (code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")),
+                    };
+                    return Err(SqlError::new(code, message));
+                }
+            }
+        }
+        self.connection.out.copy(copy.is_from, columns.len(), options.is_binary());
+        let mut header = Vec::new();
+        options.put_header(&mut header, &columns);
+        if !copy.is_from && !header.is_empty() {
+            self.connection.out.copy_data(&header);
+        }
+        Ok(columns)
+    }
+
+    fn put_row<'r>(&mut self, copy: &Copy, row: impl Iterator<Item = &'r Value>, columns: &[CopyColumn]) {
+        let mut line = Vec::new();
+        copy.options.put_row(&mut line, row, columns);
+        self.connection.out.copy_data(&line);
+    }
+
+    fn end_copy_out(&mut self, copy: &Copy, count: u64) {
+        let mut end = Vec::new();
+        copy.options.put_end(&mut end);
+        if !end.is_empty() {
+            self.connection.out.copy_data(&end);
+        }
         self.connection.out.empty(b'c');
         self.connection.out.complete(&format!("COPY {count}"));
-        Ok(())
     }
 
     pub(super) async fn copy(&mut self, copy: &Copy) -> Result<()> {
@@ -57,7 +112,7 @@ impl Session<'_> {
 
     async fn copy_rows(&mut self, copy: &Copy) -> Result<()> {
         if let Some(query) = &copy.query {
-            return self.copy_query(query).await;
+            return self.copy_query(query, copy).await;
         }
         if copy.is_from {
             self.modes.check_write("COPY FROM")?;
@@ -75,6 +130,11 @@ impl Session<'_> {
             true => (0..table.columns.len()).filter(is_given).collect(),
             false => copy.columns.iter().map(|name| table.column(name)).collect::<Result<_>>()?,
         };
+        if let Some(twice) = (1..columns.len()).find(|at| columns[..*at].contains(&columns[*at])) {
+            let name = &table.columns[columns[twice]].name;
+            let message = format!("column \"{name}\" specified more than once");
+            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+        }
         if let Some(generated) = columns.iter().find(|column| !is_given(column)) {
             let message = format!("column \"{}\" is a generated column", table.columns[*generated].name);
             return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message)
@@ -86,27 +146,26 @@ impl Session<'_> {
         let changed = changed.into_iter().map(|table| (table, TableMode::Write));
         let others: Vec<_> = changed.chain(read.into_iter().map(|table| (table, TableMode::Read))).collect();
         self.lock(&others).await?;
-        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        self.connection.out.copy(copy.is_from, columns.len());
+        let of = |at: &usize| CopyColumn { name: table.columns[*at].name.clone(), of: table.columns[*at].of };
+        let copied = self.begin_copy(copy, columns.iter().map(of).collect(), Some(&*table))?;
         if !copy.is_from {
             let mut count = 0u64;
             let mut place = Some(ScanPlace::from(&[]));
             while let Some(from) = place {
+                let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
                 let (rows, next) = by.scan(table.rows(), &from).await?;
                 place = next;
                 for (_, bytes) in rows.iter() {
                     let row = encode::read_row(bytes, table.columns.len())?;
-                    let mut line = Vec::new();
-                    put_line(&mut line, columns.iter().map(|at| (&row[*at], table.columns[*at].of)));
-                    self.connection.out.copy_data(&line);
+                    self.put_row(copy, columns.iter().map(|at| &row[*at]), &copied);
                     count += 1;
                 }
                 self.connection.flush_if_full().await?;
             }
-            self.connection.out.empty(b'c');
-            self.connection.out.complete(&format!("COPY {count}"));
+            self.end_copy_out(copy, count);
             return Ok(());
         }
+        let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let named = Parameters::default();
         let default = |column: usize| match columns.contains(&column) {
             true => Ok(Expr::Value(Value::Null)),
@@ -115,89 +174,71 @@ impl Session<'_> {
         let defaults: Vec<_> = (0..table.columns.len()).map(default).collect::<Result<_>>()?;
         self.catalog.find_sequences(by, named.sequences.take()).await?;
         let mut run = Run::new(by, &self.context, &self.ranges, &self.temporary);
-        // The begin of a line whose end has not come yet.
-        let mut rest: Vec<u8> = Vec::new();
-        let (mut count, mut is_over) = (0u64, false);
+        let mut reader = CopyReader::new(&copy.options, copied);
+        let (mut count, mut is_complete) = (0u64, false);
         // The client sends all the same after an error, up to its end.
         let mut failed: Option<SqlError> = None;
-        loop {
-            let message = self.connection.receive().await?;
-            let data = match message {
-                Some(Received::CopyData(data)) => data,
-                Some(Received::CopyDone) => break,
-                Some(Received::CopyFail(why)) => {
-                    let message = format!("COPY from stdin failed: {why}");
-                    failed.get_or_insert(SqlError::new(code::QUERY_CANCELED, message));
-                    break;
+        while !is_complete {
+            let added = match self.connection.receive().await? {
+                Some(Received::CopyData(data)) if failed.is_none() => reader.add(&data),
+                Some(Received::CopyData(_) | Received::Flush | Received::Sync) => continue,
+                Some(Received::CopyDone) => {
+                    is_complete = true;
+                    reader.complete();
+                    Ok(())
                 }
-                Some(Received::Flush | Received::Sync) => continue,
+                Some(Received::CopyFail(why)) => {
+                    is_complete = true;
+                    let message = format!("COPY from stdin failed: {why}");
+                    Err(SqlError::new(code::QUERY_CANCELED, message))
+                }
                 Some(_) => {
                     let message = "unexpected message type during COPY from stdin";
                     return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
                 }
                 None => return Err(SqlError::new("08006", "the client has ended the connection")),
             };
-            if failed.is_some() || is_over {
-                continue;
+            if let Err(error) = added {
+                failed.get_or_insert(error);
             }
-            rest.extend(data);
-            if rest.len() > 2 * MOST_BYTES {
-                let message = "a line of COPY is longer than 64 MiB";
-                failed = Some(SqlError::new(code::PROGRAM_LIMIT, message));
-                continue;
-            }
-            let mut at = 0;
-            let mut rows: Vec<Vec<Value>> = Vec::new();
-            while let Some(end) = rest[at..].iter().position(|byte| *byte == b'\n') {
-                let line = &rest[at..at + end];
-                at += end + 1;
-                if line.strip_suffix(b"\r").unwrap_or(line) == b"\\." {
-                    is_over = true;
-                    break;
-                }
+            let (mut rows, mut lines) = (Vec::new(), Vec::new());
+            let mut has_more = failed.is_none();
+            while has_more {
                 let read = async {
-                    let mut row = run.evaluate(&defaults, &[]).await?;
-                    for (column, value) in read_line(line, &table, &columns)? {
-                        row[column] = value;
-                    }
-                    Ok::<_, SqlError>(row)
+                    let Some(values) = reader.next()? else { return Ok(None) };
+                    let mut row: Vec<Value> = run.evaluate(&defaults, &[]).await?;
+                    columns.iter().zip(values).for_each(|(column, value)| row[*column] = value);
+                    Ok::<_, SqlError>(Some(row))
                 };
                 match read.await {
-                    Ok(row) => rows.push(row),
+                    Ok(Some(row)) => {
+                        rows.push(row);
+                        lines.push(reader.lines);
+                    }
+                    Ok(None) => has_more = false,
                     Err(error) => {
-                        failed = Some(at_line(error, &table.name, count + rows.len() as u64 + 1));
-                        break;
+                        failed = Some(at_line(error, &table.name, reader.lines));
+                        has_more = false;
                     }
                 }
-                if rows.len() >= MOST_ROWS {
-                    let inserted = insert_rows(&mut run, &targets, &mut rows).await;
-                    if let Err((row, error)) = inserted {
-                        failed = Some(at_line(error, &table.name, count + row as u64 + 1));
-                    }
-                    count += rows.len() as u64;
-                    rows.clear();
-                    if failed.is_some() {
-                        break;
-                    }
+                if rows.len() < MOST_ROWS && has_more {
+                    continue;
                 }
-            }
-            // An earlier line counts, if both fail.
-            if let Err((row, error)) = insert_rows(&mut run, &targets, &mut rows).await {
-                failed = Some(at_line(error, &table.name, count + row as u64 + 1));
-            }
-            count += rows.len() as u64;
-            rest.drain(..at);
-        }
-        match failed {
-            Some(error) => Err(error),
-            None if !rest.is_empty() && !is_over => {
-                Err(SqlError::new(code::BAD_COPY, "the last line of COPY has no end"))
-            }
-            None => {
-                foreign::finish(&mut run, &targets).await?;
-                self.connection.out.complete(&format!("COPY {count}"));
-                Ok(())
+                count += rows.len() as u64;
+                // An earlier line counts, if both fail.
+                if let Err((row, error)) = insert_rows(&mut run, &targets, &mut rows).await {
+                    failed = Some(at_line(error, &table.name, lines[row]));
+                    has_more = false;
+                }
+                rows.clear();
+                lines.clear();
             }
         }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        foreign::finish(&mut run, &targets).await?;
+        self.connection.out.complete(&format!("COPY {count}"));
+        Ok(())
     }
 }

@@ -334,11 +334,11 @@ impl Outgoing {
     }
 
     /// Begins a copy of so many columns, from the client if `is_in`.
-    pub(crate) fn copy(&mut self, is_in: bool, columns: usize) {
+    pub(crate) fn copy(&mut self, is_in: bool, columns: usize, is_binary: bool) {
         self.message(if is_in { b'G' } else { b'H' }, |body| {
-            body.push(0);
+            body.push(is_binary.into());
             body.extend((columns as u16).to_be_bytes());
-            (0..columns).for_each(|_| body.extend([0, 0]));
+            (0..columns).for_each(|_| body.extend([0, is_binary.into()]));
         });
     }
 

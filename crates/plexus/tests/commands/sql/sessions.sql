@@ -293,3 +293,13 @@ select * from pg_listening_channels() order by 1;
 begin read only; notify b; select pg_notify('b', 'x'); listen b; unlisten b; commit;
 discard all;
 select count(*) from pg_listening_channels();
+-- sleep, and sessions that are not there
+select pg_sleep(0), pg_sleep(-1), pg_sleep('nan'), pg_sleep_for('1 ms'), pg_sleep_until(now());
+select clock_timestamp() - statement_timestamp() >= interval '20 ms' from pg_sleep(0.02);
+select i, pg_sleep(0.001) from generate_series(1, 3) i;
+set statement_timeout = '20ms';
+select pg_sleep(60);
+reset statement_timeout;
+select pg_cancel_backend(0), pg_terminate_backend(2000000000), pg_cancel_backend(null);
+select pg_terminate_backend(1, -1);
+select count(*) from pg_stat_activity where pid = pg_backend_pid() and state = 'active' and query like 'select count%' and usename = current_user and datname = current_database();
