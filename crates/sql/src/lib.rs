@@ -13,6 +13,7 @@
 //! | `exec`, `dml`, `ddl`, `copy` | what statements do |
 //! | `catalog` | tables and indexes |
 //! | `notifications` | LISTEN and NOTIFY |
+//! | `peers` | the sessions of all nodes |
 //! | `roles` | roles and databases |
 //! | `system` | the catalogs that clients of PostgreSQL read |
 //! | `types` | values as text, in rows and in keys |
@@ -32,6 +33,7 @@ mod functions;
 mod notifications;
 mod operators;
 mod parse;
+mod peers;
 mod roles;
 mod sequences;
 pub mod server;
@@ -42,4 +44,4 @@ mod system;
 mod types;
 mod wire;
 
-pub use self::{activity::SessionInfo, error::SqlError, wire::connection::Socket};
+pub use self::{activity::SessionInfo, error::SqlError, peers::Peers, wire::connection::Socket};

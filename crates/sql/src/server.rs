@@ -1,18 +1,17 @@
 //! The server: sockets at which clients connect, and their sessions.
 
 use std::{
-    collections::BTreeMap,
     io,
     os::fd::AsFd,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use plexus_base::{MAX_NODES, NodeId};
+use plexus_base::NodeId;
 use plexus_cache::Cache;
 use plexus_interconnect::executor::{self, Descriptor, DescriptorSet, TaskThread};
 use plexus_locks::{LockManager, NodeLock, protocol::Mode};
@@ -29,8 +28,9 @@ use crate::{
     catalog::{Catalog, SessionPlace},
     dml::foreign::Constraints,
     error::{Result, SqlError, code},
-    functions::{self, Advisory, Context},
+    functions::{self, Advisory, Context, OtherSessions},
     notifications::{Notifications, SessionNotifications},
+    peers::{ClusterSessions, Peers},
     roles::FirstRole,
     sequences::{Drawn, Ranges},
     session::{
@@ -56,11 +56,6 @@ const STARTING: usize = 100;
 /// The time in which sessions must end when the node stops.
 const END_TIME: Duration = Duration::from_secs(1);
 
-/// The process numbers of a node: a process number is one of the cluster.
-const PROCESSES: i32 = 100_000_000;
-
-const _: () = assert!(MAX_NODES as i64 * PROCESSES as i64 <= i32::MAX as i64);
-
 /// The settings of a server.
 pub struct ServerSettings {
     /// The first role, a superuser, whose name is also the name of a database.
@@ -77,6 +72,8 @@ pub struct ServerSettings {
     pub locks: LockManager,
     /// The groups of the node.
     pub groups: Groups,
+    /// The other nodes.
+    pub peers: Box<dyn Peers>,
     /// The directory for temporary files, which have no names.
     pub temporary: PathBuf,
 }
@@ -110,24 +107,16 @@ struct Shared {
     locks: LockManager,
     notifications: Arc<Notifications>,
     temporary: Arc<Path>,
-    /// The sessions by their process numbers.
-    sessions: Mutex<BTreeMap<i32, Arc<Activity>>>,
+    sessions: Arc<ClusterSessions>,
     /// The clients that are connected, with and without a session.
     connections: AtomicUsize,
     /// No session begins any more.
     is_ending: AtomicBool,
-    first_process: i32,
     next_process: AtomicI32,
     next_thread: AtomicUsize,
     ranges: Arc<Ranges>,
     /// Makes the answers to unknown roles the same each time.
     secret: [u8; 32],
-}
-
-impl Shared {
-    fn sessions(&self) -> MutexGuard<'_, BTreeMap<i32, Arc<Activity>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Ends the entry of a session when it is dropped.
@@ -138,7 +127,7 @@ struct Entry<'a> {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.shared.sessions().remove(&self.process);
+        self.shared.sessions.own().remove(&self.process);
     }
 }
 
@@ -173,7 +162,7 @@ impl Server {
             drop(thread.spawn(serving));
             Ok((thread, sockets))
         });
-        let ServerSettings { user, password, sessions, tls, me, locks, groups, temporary } = settings;
+        let ServerSettings { user, password, sessions, tls, me, locks, groups, peers, temporary } = settings;
         let verifier = password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
         functions::start_time();
@@ -184,11 +173,10 @@ impl Server {
             locks,
             notifications: Arc::new(Notifications::start(&groups, me).map_err(io::Error::other)?),
             temporary: temporary.into(),
-            sessions: Mutex::default(),
+            sessions: Arc::new(ClusterSessions::new(me, peers)),
             connections: AtomicUsize::new(0),
             is_ending: AtomicBool::new(false),
-            first_process: i32::from(me.0) * PROCESSES,
-            next_process: AtomicI32::new(0),
+            next_process: AtomicI32::new(1),
             next_thread: AtomicUsize::new(0),
             ranges: Arc::default(),
             secret: random().map_err(io::Error::other)?,
@@ -230,18 +218,14 @@ impl Server {
     /// Returns the sessions.
     #[must_use]
     pub fn sessions(&self) -> Vec<SessionInfo> {
-        let info = |(process, activity): (&i32, &Arc<Activity>)| activity.info(process % PROCESSES);
-        self.shared.sessions().iter().map(info).collect()
+        self.shared.sessions.own_infos()
     }
 
-    /// Cancels the statement of a session. Returns whether there is such a session.
+    /// Cancels the statement of a session, or ends the session. Returns whether there is such a
+    /// session.
     #[must_use]
-    pub fn cancel(&self, id: i32) -> bool {
-        self.shared
-            .sessions()
-            .get(&(self.shared.first_process + id))
-            .map(|activity| activity.cancel())
-            .is_some()
+    pub fn signal(&self, id: i32, ends: bool) -> bool {
+        self.shared.sessions.signal_own(id, ends)
     }
 
     /// Lets transactions end, for at most `longest`. Sessions without one are ended, and none
@@ -251,7 +235,7 @@ impl Server {
         let begin = Instant::now();
         self.shared.is_ending.store(true, Relaxed);
         loop {
-            let sessions = self.shared.sessions();
+            let sessions = self.shared.sessions.own();
             sessions.values().filter(|activity| activity.is_idle()).for_each(|activity| activity.end());
             let left = sessions.len();
             drop(sessions);
@@ -265,16 +249,10 @@ impl Server {
     /// Ends all sessions, with a message to their clients.
     pub fn end_all(&self) {
         let begin = Instant::now();
-        self.shared.sessions().values().for_each(|activity| activity.end());
-        while begin.elapsed() < END_TIME && !self.shared.sessions().is_empty() {
+        self.shared.sessions.own().values().for_each(|activity| activity.end());
+        while begin.elapsed() < END_TIME && !self.shared.sessions.own().is_empty() {
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    /// Ends a session. Returns whether there is such a session.
-    #[must_use]
-    pub fn end(&self, id: i32) -> bool {
-        self.shared.sessions().get(&(self.shared.first_process + id)).map(|activity| activity.end()).is_some()
     }
 }
 
@@ -346,7 +324,7 @@ async fn first(shared: &Shared, connection: &mut Connection) -> Result<Option<St
                 _ => connection.send_byte(b'N').await?,
             },
             Some(Start::Cancel { process, secret }) => {
-                let sessions = shared.sessions();
+                let sessions = shared.sessions.own();
                 if let Some(activity) = sessions.get(&process).filter(|activity| activity.secret == secret) {
                     activity.cancel();
                 }
@@ -465,15 +443,12 @@ async fn session(
     let secret = i32::from_le_bytes(random()?);
     let activity = Arc::new(Activity::new(secret, user.clone(), database.clone(), address));
     let process = {
-        let mut sessions = shared.sessions();
+        let mut sessions = shared.sessions.own();
         if sessions.len() >= shared.most_sessions {
             return Err(SqlError::new(code::TOO_MANY_CONNECTIONS, "sorry, too many clients already"));
         }
-        let mut next = || {
-            let next = shared.next_process.fetch_add(1, Relaxed);
-            shared.first_process + next.rem_euclid(PROCESSES - 1) + 1
-        };
-        let process = std::iter::repeat_with(&mut next).find(|next| !sessions.contains_key(next));
+        let next = || shared.sessions.process(shared.next_process.fetch_add(1, Relaxed));
+        let process = std::iter::repeat_with(next).find(|next| !sessions.contains_key(next));
         let process = process.unwrap_or_default();
         sessions.insert(process, activity.clone());
         process
@@ -495,6 +470,7 @@ async fn session(
         definitions: Definitions::new(shared.first.role.clone()),
         answers: Answers::default(),
         advisory: Advisory::new(Some(shared.locks.clone()), activity.clone(), place.database),
+        sessions: OtherSessions::new(Some(shared.sessions.clone())),
         notifications: SessionNotifications::new(
             Some(shared.notifications.clone()),
             activity.clone(),

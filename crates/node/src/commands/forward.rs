@@ -30,11 +30,13 @@ use crate::{
 };
 
 /// The commands that other nodes may forward: those that change nothing, those that end a node, and
-/// those of the block workload.
-const FORWARDED: [&str; 10] = [
+/// those of the block workload. Also those that sessions of SQL ask of each other.
+const FORWARDED: [&str; 12] = [
     "status",
     "snapshot",
     "locks",
+    "sessions",
+    "session",
     "disks",
     "disk.measure",
     "quiesce",
@@ -260,7 +262,7 @@ impl Handle for Forwarder {
 
 impl Forwarder {
     /// Sends a request to a peer; the answer comes to the receiver.
-    fn ask(&self, node: NodeId, request: Vec<u8>) -> plexus_interconnect::Answer<Answer> {
+    pub(crate) fn ask(&self, node: NodeId, request: Vec<u8>) -> plexus_interconnect::Answer<Answer> {
         let (reply, answer) = Reply::new();
         self.port.submit(WORKER, ForwardTask::Ask(node, request, reply));
         answer

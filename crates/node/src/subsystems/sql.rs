@@ -5,21 +5,25 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::{fd::AsFd, unix::net::UnixListener},
     path::PathBuf,
-    sync::Arc,
+    pin::Pin,
+    sync::{Arc, Weak},
 };
 
 use plexus_admin::{
+    control::{Forwarded, Request},
     keys,
     sql::{SECTION, SqlAddress, SqlConfig},
 };
+use plexus_base::NodeId;
 use plexus_cache::Cache;
 use plexus_fabric::shm::bind_for_owner;
 use plexus_interconnect::executor::{CancelHandle, Descriptor, TaskThread};
 use plexus_sql::{
-    Socket,
+    Peers, Socket,
     server::{Server, ServerSettings, accept, tls_settings},
 };
 use plexus_store::Store;
+use serde_json::Value;
 
 use crate::runtime::NodeRuntime;
 
@@ -34,7 +38,7 @@ pub(super) struct RunningServer {
 impl RunningServer {
     /// Starts the server of a node. Its sockets are accepted on `thread`.
     pub(super) fn start(
-        node: &NodeRuntime,
+        node: &Arc<NodeRuntime>,
         address: &SqlAddress,
         store: Store<Cache>,
         thread: &TaskThread,
@@ -67,7 +71,8 @@ impl RunningServer {
         }
         let temporary = node.config().dir.root().to_owned();
         let (me, locks, groups) = (node.me(), node.locks().clone(), node.groups().clone());
-        let settings = ServerSettings { user, password, sessions, tls, me, locks, groups, temporary };
+        let peers = Box::new(NodePeers(Arc::downgrade(node)));
+        let settings = ServerSettings { user, password, sessions, tls, me, locks, groups, peers, temporary };
         let server =
             Server::start(settings, threads, || node.workers()[0].descriptor_set()).map_err(failed)?;
         let serving = (Arc::new(server), store);
@@ -94,6 +99,34 @@ impl RunningServer {
     /// Returns the server.
     pub(super) fn server(&self) -> &Arc<Server> {
         &self.server
+    }
+}
+
+/// The other nodes, as sessions ask them.
+struct NodePeers(Weak<NodeRuntime>);
+
+impl Peers for NodePeers {
+    fn members(&self) -> Vec<NodeId> {
+        let Some(node) = self.0.upgrade() else { return Vec::new() };
+        let members = node.view().map(|view| view.members().iter().collect::<Vec<_>>());
+        members.unwrap_or_default().into_iter().filter(|member| *member != node.me()).collect()
+    }
+
+    fn ask(
+        &self,
+        node: NodeId,
+        command: &'static str,
+        args: Value,
+    ) -> Pin<Box<dyn Future<Output = Option<Value>> + Send>> {
+        let request = serde_json::to_vec(&Request { command: command.to_owned(), args }).ok();
+        let asked = self.0.upgrade().zip(request);
+        let asked = asked.map(|(runtime, request)| runtime.handles().forward.ask(node, request));
+        Box::pin(async move {
+            match Forwarded::of(&asked?.await?.ok()?) {
+                Forwarded::Ok(answer) => Some(answer),
+                _ => None,
+            }
+        })
     }
 }
 

@@ -194,8 +194,7 @@ fn drain(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, St
 /// Cancels the statement of a session, or ends it.
 fn session(on: &CommandContext, asked: Value, _: Progress<'_>) -> Result<Value, String> {
     let SessionArgs { id, ends } = args(asked)?;
-    let act = |server: &Server| if ends { server.end(id) } else { server.cancel(id) };
-    match on.runtime().handles().store.with_server(act)? {
+    match on.runtime().handles().store.with_server(|server| server.signal(id, ends))? {
         true => Ok(json!({})),
         false => Err(format!("there is no session {id}: `plexus sessions` lists them")),
     }

@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
         let Context { definitions, place, sequences, answers, advisory, .. } = self.context;
         if let Some(call) = advisory.take_wanted() {
             let limit = self.context.settings.borrow().time(Time::Lock);
-            advisory.supply(call, limit).await?;
+            advisory.supply(call, limit, self.context).await?;
         } else if let Some(sequence) = sequences.take_wanted() {
             let number = self.ranges.draw(self.by, sequences, &sequence).await?;
             sequences.supply(sequence.id, number);

@@ -261,6 +261,9 @@ async fn rows_of(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result
         Relation::Table(_) => Ok(Rc::default()),
         Relation::System(table) => {
             let context = run.context;
+            if table.name == "pg_stat_activity" {
+                context.sessions.find().await;
+            }
             run.complete(&mut |_| context.definitions.rows(table, context)).await
         }
         Relation::Sequence(sequence) => {

@@ -3,7 +3,7 @@
 //!
 //! A session counts its calls, and holds one lock of the lock manager for each number. An
 //! evaluation cannot wait, so it notes the request and fails; it is repeated when the request is
-//! answered.
+//! answered. Other functions that wait use the same way.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,17 +15,18 @@ use std::{
 };
 
 use futures_util::lock::Mutex as TaskMutex;
+use plexus_interconnect::executor;
 use plexus_locks::{
     LockError, LockManager, NodeLock, NodeLockSession,
     protocol::{LockRefusal, Mode, Name},
 };
 
-use super::{BOOL, Call, Function, INT4, INT8, VOID, function, ok};
+use super::{BOOL, Call, Context, Function, INT4, INT8, VOID, function, ok};
 use crate::{
     activity::Activity,
     error::{Result, SqlError, code},
     session::locks,
-    types::Value,
+    types::{Value, time},
 };
 
 pub(super) static FUNCTIONS: &[Function] = &[
@@ -69,15 +70,36 @@ const SHARED: Kind = Kind { is_shared: true, is_of_transaction: false };
 const TRANSACTION: Kind = Kind { is_shared: false, is_of_transaction: true };
 const SHARED_TRANSACTION: Kind = Kind { is_shared: true, is_of_transaction: true };
 
+/// The longest sleep, in microseconds: a year.
+const MOST_SLEEP: i64 = 366 * 86_400_000_000;
+
 /// The number of a lock, or both of its numbers, as a part of its name.
 type Key = String;
 
 /// A call that waits for its answer.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum AdvisoryCall {
-    Take { key: Key, kind: Kind, waits: bool },
-    Unlock { key: Key, kind: Kind },
+pub(crate) enum AwaitedCall {
+    Take {
+        key: Key,
+        kind: Kind,
+        waits: bool,
+    },
+    Unlock {
+        key: Key,
+        kind: Kind,
+    },
     UnlockAll,
+    /// So many microseconds, or until this moment.
+    Sleep {
+        microseconds: i64,
+        is_until: bool,
+    },
+    /// Cancels the statement of a session, or ends it and waits so long for its end.
+    Signal {
+        process: i32,
+        ends: bool,
+        within: Duration,
+    },
 }
 
 fn key(call: &Call<'_>) -> Key {
@@ -88,20 +110,20 @@ fn key(call: &Call<'_>) -> Key {
 }
 
 fn take(call: &Call<'_>, kind: Kind) -> Result<Value> {
-    call.context.advisory.answer(AdvisoryCall::Take { key: key(call), kind, waits: true })?;
+    call.context.advisory.answer(AwaitedCall::Take { key: key(call), kind, waits: true })?;
     ok("")
 }
 
 fn try_take(call: &Call<'_>, kind: Kind) -> Result<Value> {
-    ok(call.context.advisory.answer(AdvisoryCall::Take { key: key(call), kind, waits: false })?)
+    ok(call.context.advisory.answer(AwaitedCall::Take { key: key(call), kind, waits: false })?)
 }
 
 fn unlock(call: &Call<'_>, kind: Kind) -> Result<Value> {
-    ok(call.context.advisory.answer(AdvisoryCall::Unlock { key: key(call), kind })?)
+    ok(call.context.advisory.answer(AwaitedCall::Unlock { key: key(call), kind })?)
 }
 
 fn unlock_all(call: &Call<'_>) -> Result<Value> {
-    call.context.advisory.answer(AdvisoryCall::UnlockAll)?;
+    call.context.advisory.answer(AwaitedCall::UnlockAll)?;
     ok("")
 }
 
@@ -136,9 +158,9 @@ pub(crate) struct Advisory {
     /// The owner of the locks of the session, also of those on tables.
     owner: RefCell<Option<NodeLockSession>>,
     held: RefCell<BTreeMap<Key, AdvisoryLock>>,
-    wanted: RefCell<Option<AdvisoryCall>>,
+    wanted: RefCell<Option<AwaitedCall>>,
     /// The calls of an evaluation with their answers, in their order, and the number of those used.
-    answers: RefCell<Vec<(AdvisoryCall, bool)>>,
+    answers: RefCell<Vec<(AwaitedCall, bool)>>,
     used: Cell<usize>,
     /// The messages for the client.
     warnings: RefCell<Vec<String>>,
@@ -171,7 +193,7 @@ impl Advisory {
     }
 
     /// Returns the answer to a call; else notes that it is wanted, and fails.
-    fn answer(&self, call: AdvisoryCall) -> Result<bool> {
+    pub(super) fn answer(&self, call: AwaitedCall) -> Result<bool> {
         let (mut answers, used) = (self.answers.borrow_mut(), self.used.get());
         if let Some((_, answer)) = answers.get(used).filter(|(known, _)| *known == call) {
             self.used.set(used + 1);
@@ -184,7 +206,7 @@ impl Advisory {
     }
 
     /// Returns the call whose answer an evaluation has missed; the evaluation is repeated.
-    pub(crate) fn take_wanted(&self) -> Option<AdvisoryCall> {
+    pub(crate) fn take_wanted(&self) -> Option<AwaitedCall> {
         self.used.set(0);
         self.wanted.take()
     }
@@ -196,11 +218,11 @@ impl Advisory {
     }
 
     /// Returns the answers of an evaluation that waits for a subquery.
-    pub(crate) fn set_aside(&self) -> Vec<(AdvisoryCall, bool)> {
+    pub(crate) fn set_aside(&self) -> Vec<(AwaitedCall, bool)> {
         self.answers.take()
     }
 
-    pub(crate) fn restore(&self, before: Vec<(AdvisoryCall, bool)>) {
+    pub(crate) fn restore(&self, before: Vec<(AwaitedCall, bool)>) {
         self.answers.replace(before);
     }
 
@@ -212,14 +234,28 @@ impl Advisory {
     }
 
     /// Finds the answer to a call; a wait for a lock is at most so long.
-    pub(crate) async fn supply(&self, call: AdvisoryCall, limit: Option<Duration>) -> Result<()> {
+    pub(crate) async fn supply(
+        &self,
+        call: AwaitedCall,
+        limit: Option<Duration>,
+        context: &Context,
+    ) -> Result<()> {
         let answer = match &call {
-            AdvisoryCall::Take { key, kind, waits } => {
+            AwaitedCall::Sleep { microseconds, is_until } => {
+                let left = if *is_until { microseconds.saturating_sub(time::now()) } else { *microseconds };
+                executor::sleep(Duration::from_micros(left.clamp(0, MOST_SLEEP) as u64)).await;
+                true
+            }
+            AwaitedCall::Signal { process, ends, within } => {
+                let told = context.sessions.signal(context, *process, *ends, *within).await?;
+                told.map_err(|warning| self.warnings.borrow_mut().push(warning)).is_ok()
+            }
+            AwaitedCall::Take { key, kind, waits } => {
                 let limit = if *waits { limit } else { Some(Duration::ZERO) };
                 self.take(key.clone(), *kind, limit, *waits).await?
             }
-            AdvisoryCall::Unlock { key, kind } => self.unlock(key, *kind).await,
-            AdvisoryCall::UnlockAll => {
+            AwaitedCall::Unlock { key, kind } => self.unlock(key, *kind).await,
+            AwaitedCall::UnlockAll => {
                 self.unlock_all().await;
                 true
             }

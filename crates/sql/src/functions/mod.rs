@@ -12,6 +12,7 @@ pub(crate) mod json;
 pub(crate) mod mathematics;
 pub(crate) mod names;
 mod number_format;
+mod others;
 pub(crate) mod patterns;
 pub(crate) mod precise;
 mod resolve;
@@ -26,6 +27,7 @@ use std::{cell::RefCell, collections::HashMap, sync::LazyLock};
 
 pub(crate) use self::{
     advisory::Advisory,
+    others::OtherSessions,
     resolve::{BoundFunction, resolve, undefined},
     session::start_time,
 };
@@ -60,6 +62,7 @@ pub(crate) struct Context {
     pub(crate) answers: Answers,
     pub(crate) advisory: Advisory,
     pub(crate) notifications: SessionNotifications,
+    pub(crate) sessions: OtherSessions,
     /// The schema of the session for temporary relations.
     pub(crate) temporary: RefCell<Option<String>>,
 }
@@ -96,6 +99,7 @@ impl Context {
             answers: Answers::default(),
             advisory: Advisory::new(None, activity.clone(), 0),
             notifications: SessionNotifications::new(None, activity, 0, 1),
+            sessions: OtherSessions::new(None),
             temporary: Default::default(),
             constraints: Constraints::default(),
         }
@@ -200,6 +204,7 @@ static CHAPTERS: &[(&str, &[Function])] = &[
     ("Arrays", arrays::FUNCTIONS),
     ("Session and system", session::FUNCTIONS),
     ("Advisory locks", advisory::FUNCTIONS),
+    ("Sleep and other sessions", others::FUNCTIONS),
     ("Catalogs", system::functions::SYSTEM),
 ];
 

@@ -48,7 +48,6 @@ pub(super) static FUNCTIONS: &[Function] = &[
     function("pg_size_pretty", &[NUMERIC], TEXT, |call| {
         ok(size_pretty(precise::round(call.numeric(0), 0)?.digits))
     }),
-    function("pg_sleep", &[super::FLOAT8], VOID, |_| Err(SqlError::unsupported("pg_sleep"))).volatile(),
     function("pg_trigger_depth", &[], INT4, |_| ok(0i64)).stable(),
     function("pg_typeof", &[ANY], REGTYPE, |call| ok(i64::from(call.types[0].oid()))).stable().takes_null(),
     function("row_security_active", &[TEXT], BOOL, |_| ok(false)).stable(),

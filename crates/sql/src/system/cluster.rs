@@ -7,9 +7,14 @@ use super::{
     snapshot::{FIRST_ROLE, PUBLIC, SchemaOf},
 };
 use crate::{
+    activity::SessionInfo,
     catalog::{Grant, Privilege},
     functions::Context,
-    types::{Interval, Value, time::SECOND, zone::Zone},
+    types::{
+        Interval, Value,
+        time::{self, SECOND},
+        zone::Zone,
+    },
 };
 
 /// PostgreSQL's number of the encoding UTF8.
@@ -38,17 +43,33 @@ pub(super) fn members(_: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     Vec::new()
 }
 
-/// Makes the rows of `pg_stat_activity`: the session itself.
+/// Makes the rows of `pg_stat_activity`: the sessions of all nodes, without a part of those of
+/// other roles.
 pub(super) fn activity(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
-    vec![row![
-        snapshot.database,
-        &context.database,
-        context.process,
-        snapshot.role(&context.user),
-        &context.user,
-        "active",
-        "client backend"
-    ]]
+    let row = |session: SessionInfo| {
+        let database = snapshot.databases.iter().find(|(_, name)| *name == session.database);
+        let begun = |seconds: f64| Value::Time(time::now() - (seconds * SECOND as f64) as i64);
+        let is_shown = context.place.is_superuser || session.user == context.user;
+        let show = |value: Value| if is_shown { value } else { Value::Null };
+        let (since, is_active) = (begun(session.seconds), session.state == "active");
+        row![
+            database.map(|(oid, _)| *oid),
+            &session.database,
+            session.id,
+            snapshot.role(&session.user),
+            &session.user,
+            &session.application,
+            show(session.transaction_seconds.map_or(Value::Null, begun)),
+            show(if is_active { since.clone() } else { Value::Null }),
+            show(since),
+            show(session.waits_for.as_ref().map(|_| "Lock").into()),
+            show(session.waits_for.as_deref().into()),
+            show(session.state.as_str().into()),
+            if is_shown { &session.statement } else { "<insufficient privilege>" },
+            "client backend"
+        ]
+    };
+    context.sessions.take().into_iter().map(row).collect()
 }
 
 /// Makes the rows of `pg_settings`. Descriptions and limits are not known.

@@ -374,6 +374,10 @@ impl Snapshot {
         self.roles.iter().find(|(_, known, _)| known == name).map_or(0, |(oid, ..)| *oid)
     }
 
+    pub(crate) fn is_superuser(&self, name: &str) -> bool {
+        self.roles.iter().any(|(_, known, role)| known == name && role.is_superuser)
+    }
+
     /// Returns the number of the owner of a relation.
     pub(crate) fn owner_of(&self, relation: &Relation) -> u32 {
         relation.owner().map_or(FIRST_ROLE, |owner| self.role(owner))

@@ -360,3 +360,39 @@ fn a_session_that_does_not_read_its_notifications_is_ended() {
     }
     assert_eq!(query(&psql, &cluster, 1, "select 1"), "1");
 }
+
+#[test]
+fn statements_sleep_and_sessions_of_other_nodes_are_cancelled_and_ended() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    let sleeping = "from pg_stat_activity where query like 'select pg_sleep%' and state = 'active'";
+    let find = |node: u16| loop {
+        let found = ask(node, &format!("select pid {sleeping}"));
+        if !found.is_empty() {
+            break found;
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    for (way, expected) in [
+        ("pg_cancel_backend(PID)", "canceling statement due to user request"),
+        ("pg_terminate_backend(PID, 30000)", "terminating connection due to administrator command"),
+    ] {
+        let session = Session::start(&psql, &cluster, 2);
+        let waiting = thread::spawn(move || session.end("select pg_sleep(600);"));
+        let process = find(1);
+        assert_eq!(find(2), process);
+        // Others of its node go on, and a role that is none of its own may not.
+        ask(2, "select pg_sleep(0.01)");
+        ask(1, "drop role if exists ann; create role ann login");
+        let mut other = client(&psql, &cluster, 1);
+        let text = format!("select {}", way.replace("PID", &process));
+        other.env("PGUSER", "ann").args(["-X", "-c", &text]);
+        let told = String::from_utf8(other.output().unwrap().stderr).unwrap();
+        assert!(told.contains("must be a superuser"), "{told}");
+        assert_eq!(ask(1, &text), "t");
+        let told = waiting.join().unwrap();
+        assert!(told.contains(expected), "{told}");
+        assert_eq!(ask(1, &format!("select count(*) {sleeping}")), "0");
+    }
+}

@@ -303,3 +303,38 @@ reset statement_timeout;
 select pg_cancel_backend(0), pg_terminate_backend(2000000000), pg_cancel_backend(null);
 select pg_terminate_backend(1, -1);
 select count(*) from pg_stat_activity where pid = pg_backend_pid() and state = 'active' and query like 'select count%' and usename = current_user and datname = current_database();
+-- the settings of the first message
+\setenv PGOPTIONS '-c statement_timeout=5s --lock-timeout=2s -c search_path=a\\ ,b -c datestyle=dmy'
+\c
+show statement_timeout;
+show lock_timeout;
+show search_path;
+show datestyle;
+set statement_timeout = 1000;
+reset statement_timeout;
+show statement_timeout;
+discard all;
+show lock_timeout;
+set search_path = public;
+-- the order of dates
+set datestyle = 'dmy';
+show datestyle;
+select '01/02/2003'::date, '2003-02-01'::date, '13/02/2003'::date, '1/2/3'::date, '1-2-03'::date, '010203'::date, '20030102'::date, 'Jan 2 2003'::date, '2 Jan 2003'::date, '02-Jan-03'::date, '01/02/2003 04:05'::timestamp;
+select '01/13/2003'::date;
+prepare p as select $1::date;
+execute p('01/02/2003');
+select date '01/02/2003';
+set datestyle = 'ymd';
+execute p('03/02/01');
+select '03/02/01'::date, '2003-02-01'::date, '1-2-3'::date, '010203'::date, '2003.02.01'::date, '99 Jan 2'::date, '02-Jan-03'::date, '2 Jan 2003'::date;
+select '01/02/2003'::date;
+set datestyle = 'iso, iso'; show datestyle;
+set datestyle = 'mdy, dmy';
+set datestyle = 'euro'; show datestyle;
+set datestyle = 'us'; show datestyle;
+set datestyle to iso, ymd; show datestyle;
+set datestyle = ''; show datestyle;
+set datestyle = 'nope';
+set datestyle = 'iso,';
+begin; set local datestyle = 'dmy'; select date '01/02/2003'; rollback; select date '01/02/2003';
+set datestyle = default; show datestyle;
