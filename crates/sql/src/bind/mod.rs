@@ -298,7 +298,7 @@ pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit
         && !to.is_reg()
     {
         if let Value::Text(text) = value
-            && moment::depends_on_zone(text, to)
+            && moment::depends_on_session(text, to)
         {
             on.is_stable.set(true);
         }

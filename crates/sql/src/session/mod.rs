@@ -128,18 +128,7 @@ impl<'a> Session<'a> {
         context: Context,
         start: &[(String, String)],
     ) -> Result<Self> {
-        for (name, value) in start.iter().filter(|(name, _)| !matches!(name.as_str(), "user" | "database")) {
-            match name.as_str() {
-                "options" | "replication" => {
-                    if !value.is_empty() && value != "false" && value != "0" {
-                        return Err(SqlError::unsupported(format!("the start-up option {name}")));
-                    }
-                }
-                name if name.starts_with("_pq_.") => {}
-                name => context.settings.borrow_mut().set(name, value)?,
-            }
-        }
-        context.settings.borrow_mut().end_transaction(true);
+        context.settings.borrow_mut().begin_session(start)?;
         activity.name(context.settings.borrow().show("application_name")?);
         let mut catalog = catalog;
         catalog.set_path(&context.settings.borrow().show("search_path")?);

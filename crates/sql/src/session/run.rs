@@ -358,8 +358,8 @@ impl Session<'_> {
             match name {
                 "application_name" => self.activity.name(value.clone()),
                 "search_path" => self.catalog.set_path(&value),
-                // Literals of some plans were read in the zone before.
-                "timezone" => self.shapes.clear(),
+                // Literals of some plans were read in the zone or order before.
+                "timezone" | "datestyle" => self.shapes.clear(),
                 "default_transaction_isolation" | "default_transaction_read_only" => {
                     self.default_modes = Modes::of(&settings).unwrap_or(self.default_modes);
                 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     error::{Result, SqlError, code},
-    types::zone::Zone,
+    types::zone::{DateOrder, Zone},
 };
 
 /// A setting that ends what takes too long.
@@ -88,6 +88,8 @@ const REPORTED: &[&str] = &[
 #[derive(Debug)]
 pub(crate) struct Settings {
     values: BTreeMap<&'static str, String>,
+    /// The values of the begin of the session, for RESET.
+    first: BTreeMap<&'static str, String>,
     /// Those of [`TIMES`], unless they are zero: each statement asks for them.
     times: [Option<Duration>; TIMES.len()],
     /// The names of those that were set, until the client is told.
@@ -141,6 +143,29 @@ fn boolean(text: &str) -> Option<bool> {
     }
 }
 
+/// Returns the style and order of dates; what is not named stays.
+fn date_style(plain: &str, value: &str) -> Result<String> {
+    let invalid = |why: String| {
+        let message = format!("invalid value for parameter \"DateStyle\": \"{value}\"");
+        Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message).with_detail(why))
+    };
+    let mut order = None;
+    for word in plain.split(',').map(str::trim).filter(|_| !plain.is_empty()) {
+        match DateOrder::of_setting(word) {
+            Some(found) if *order.get_or_insert(found) == found => {}
+            Some(_) => return invalid("Conflicting \"datestyle\" specifications.".into()),
+            None if word == "iso" => {}
+            None if matches!(word, "sql" | "german") || word.starts_with("postgres") => {
+                return Err(SqlError::unsupported(format!("the value \"{value}\" of datestyle")));
+            }
+            None if word.is_empty() => return invalid("List syntax is invalid.".into()),
+            None => return invalid(format!("Unrecognized key word: \"{word}\".")),
+        }
+    }
+    let order = order.unwrap_or_else(DateOrder::current);
+    Ok(format!("ISO, {}", format!("{order:?}").to_ascii_uppercase()))
+}
+
 /// Returns a value of a setting in the form in which it is shown.
 fn canonical(known: &str, value: &str) -> Result<String> {
     let name = if known == "timezone" { "TimeZone" } else { known };
@@ -181,7 +206,7 @@ fn canonical(known: &str, value: &str) -> Result<String> {
             }
             false
         }
-        "datestyle" => plain.starts_with("iso"),
+        "datestyle" => return date_style(&plain, value),
         "intervalstyle" => plain == "postgres",
         "default_transaction_isolation" => {
             matches!(plain.as_str(), "read committed" | "read uncommitted" | "repeatable read")
@@ -200,13 +225,74 @@ fn canonical(known: &str, value: &str) -> Result<String> {
     }
 }
 
+/// Reads the settings in the start-up option `options`: `-c name=value` and `--name=value`, with
+/// backslashes before white space that is a part of a value.
+fn switches(text: &str) -> Result<Vec<(String, String)>> {
+    let (mut words, mut word, mut is_escaped) = (Vec::new(), None::<String>, false);
+    for char in text.chars() {
+        match char {
+            '\\' if !is_escaped => {
+                is_escaped = true;
+                continue;
+            }
+            char if char.is_ascii_whitespace() && !is_escaped => words.extend(word.take()),
+            char => word.get_or_insert_default().push(char),
+        }
+        is_escaped = false;
+    }
+    words.extend(word);
+    let (mut words, mut found) = (words.into_iter(), Vec::new());
+    while let Some(word) = words.next() {
+        let setting = match (word.strip_prefix("--"), word.strip_prefix("-c")) {
+            (Some(setting), _) => setting.to_owned(),
+            (_, Some("")) if words.len() > 0 => words.next().unwrap_or_default(),
+            (_, Some(setting)) if !setting.is_empty() => setting.to_owned(),
+            _ if word.len() > 1 && word.starts_with('-') && word != "-c" => {
+                return Err(SqlError::unsupported(format!("the command-line option {word}")));
+            }
+            _ => {
+                let message = format!("invalid command-line argument for server process: {word}");
+                return Err(SqlError::new(code::SYNTAX_ERROR, message));
+            }
+        };
+        let Some((name, value)) = setting.split_once('=') else {
+            let message =
+                format!("{}{setting} requires a value", if word.starts_with("--") { "--" } else { "-c " });
+            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+        };
+        found.push((name.replace('-', "_"), value.to_owned()));
+    }
+    Ok(found)
+}
+
 impl Settings {
     /// Returns the settings of a new session.
     pub(crate) fn new(is_superuser: bool) -> Self {
         let role = ("is_superuser", if is_superuser { "on" } else { "off" });
         let all = CHANGEABLE.iter().chain(OF_TRANSACTION).chain([&role]);
-        let values = all.map(|(name, value)| (*name, (*value).to_owned())).collect();
-        Self { values, times: Default::default(), changed: Vec::new(), of_transaction: Vec::new() }
+        let values: BTreeMap<_, _> = all.map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let first = values.clone();
+        Self { values, first, times: Default::default(), changed: Vec::new(), of_transaction: Vec::new() }
+    }
+
+    /// Sets what the first message of a session says.
+    pub(crate) fn begin_session(&mut self, start: &[(String, String)]) -> Result<()> {
+        let options = start.iter().filter(|(name, _)| name == "options");
+        for (name, value) in options.map(|(_, text)| switches(text)).collect::<Result<Vec<_>>>()?.concat() {
+            self.set(&name, &value)?;
+        }
+        for (name, value) in start {
+            match name.as_str() {
+                "user" | "database" | "options" => {}
+                "replication" if matches!(value.as_str(), "" | "false" | "off" | "no" | "0") => {}
+                "replication" => return Err(SqlError::unsupported("the start-up option replication")),
+                name if name.starts_with("_pq_.") => {}
+                name => self.set(name, value)?,
+            }
+        }
+        self.end_transaction(true);
+        self.first = self.values.clone();
+        Ok(())
     }
 
     /// Changes a value, until the end of the transaction if it `is_local`.
@@ -242,6 +328,13 @@ impl Settings {
             && let Some((zone, _)) = Zone::of_setting(value)
         {
             zone.make_current();
+        }
+        if name == "datestyle" {
+            let order = value.rsplit(' ').next().map(str::to_ascii_lowercase);
+            order
+                .and_then(|order| DateOrder::of_setting(&order))
+                .into_iter()
+                .for_each(DateOrder::make_current);
         }
         self.changed.push(name);
     }
@@ -286,9 +379,10 @@ impl Settings {
 
     /// Sets all values to their first ones.
     pub(crate) fn reset_all(&mut self) {
-        for (name, first) in CHANGEABLE {
-            if self.values.get(name).is_some_and(|value| value != first) {
-                self.change(name, first, false);
+        for (name, _) in CHANGEABLE {
+            let first = self.first_of(name);
+            if self.values.get(name) != Some(&first) {
+                self.change(name, &first, false);
             }
         }
     }
@@ -296,10 +390,14 @@ impl Settings {
     /// Sets a value to its first one, until the end of the transaction if it `is_local`.
     pub(crate) fn reset(&mut self, name: &str, is_local: bool) -> Result<()> {
         let lower = name.to_ascii_lowercase();
-        let (known, first) =
-            CHANGEABLE.iter().find(|(known, _)| *known == lower).ok_or_else(|| Self::unknown(name))?;
-        self.change(known, first, is_local);
+        let known = CHANGEABLE.iter().find(|(known, _)| *known == lower);
+        let (known, _) = known.ok_or_else(|| Self::unknown(name))?;
+        self.change(known, &self.first_of(known), is_local);
         Ok(())
+    }
+
+    fn first_of(&self, name: &str) -> String {
+        self.first.get(name).cloned().unwrap_or_default()
     }
 
     pub(crate) fn show(&self, name: &str) -> Result<String> {

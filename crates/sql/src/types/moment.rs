@@ -3,7 +3,7 @@
 use super::{
     Type, Value,
     time::{self, DAY, SECOND},
-    zone::Zone,
+    zone::{DateOrder, Zone},
 };
 use crate::error::{Result, SqlError, code};
 
@@ -69,8 +69,23 @@ pub(super) fn parse(text: &str, to: Type) -> Result<Value> {
     })
 }
 
-/// Returns true if the zone of the session decides what a text of this type means.
-pub(crate) fn depends_on_zone(text: &str, to: Type) -> bool {
+/// Returns true if the zone or the order of dates of the session decides what a text of this type
+/// means.
+pub(crate) fn depends_on_session(text: &str, to: Type) -> bool {
+    let orders = [DateOrder::Mdy, DateOrder::Dmy, DateOrder::Ymd];
+    let is_date = matches!(to, Type::Date | Type::Timestamp | Type::TimestampTz);
+    let before = DateOrder::current();
+    let mut values = orders.iter().filter(|_| is_date).map(|order| {
+        order.make_current();
+        parse(text, to).ok()
+    });
+    let first = values.next();
+    let depends = values.any(|value| Some(value) != first);
+    before.make_current();
+    depends || depends_on_zone(text, to)
+}
+
+fn depends_on_zone(text: &str, to: Type) -> bool {
     let is_time = match to.element().unwrap_or(to).unrounded() {
         Type::TimeTz => true,
         Type::TimestampTz => false,
@@ -246,10 +261,10 @@ impl Fields {
         }
     }
 
-    /// Takes a number of a date by its place, as PostgreSQL does with months before days.
+    /// Takes a number of a date by its place and the order of the session, as PostgreSQL does.
     fn date_number(&mut self, text: &str) -> Parsed<()> {
         let value: i64 = text.parse().map_err(|_| Fault::Range)?;
-        let is_long = text.len() >= 3;
+        let (is_long, order) = (text.len() >= 3, DateOrder::current());
         let (year, month, day) = (self.year.is_some(), self.month.is_some(), self.day.is_some());
         let is_year = match (year, month, day) {
             (true, false, false) if text.len() == 3 => {
@@ -257,8 +272,13 @@ impl Fields {
                 (self.month, self.day) = (Some(1), Some(1));
                 return Ok(());
             }
-            (false, false, false) => is_long,
-            (false, true, false) => is_long && self.has_month_name,
+            (false, false, false) => is_long || order == DateOrder::Ymd,
+            (false, true, false) => self.has_month_name && (is_long || order == DateOrder::Ymd),
+            (true, true, false) if self.has_month_name && is_long && self.is_short_year => {
+                // The first number was the day.
+                self.day = self.year.take();
+                true
+            }
             (false, true, true) => true,
             _ => false,
         };
@@ -267,6 +287,7 @@ impl Fields {
             return set(&mut self.year, value);
         }
         match (year, month, day) {
+            (false, false, false) if order == DateOrder::Dmy => set(&mut self.day, value),
             (_, false, false) | (false, false, true) => set(&mut self.month, value),
             // The first number was the day, with a year behind the name of the month.
             (_, true, false) => set(&mut self.day, value),

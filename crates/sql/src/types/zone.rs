@@ -1,10 +1,10 @@
-//! Time zones: their names and offsets, and the zone of the session.
+//! Time zones: their names and offsets, and the zone of the session, with its order of dates.
 //!
 //! Values are read and shown in places that know no session. So the zone of a session is a variable
 //! of its thread while the session's task is polled: [`of_session`] sets it.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     future::{Future, poll_fn},
     pin::pin,
@@ -44,6 +44,38 @@ const LAST: i64 = 253_370_764_800;
 
 thread_local! {
     static CURRENT: RefCell<TimeZone> = const { RefCell::new(TimeZone::UTC) };
+    static ORDER: Cell<DateOrder> = const { Cell::new(DateOrder::Mdy) };
+}
+
+/// The order of the numbers of a date that does not begin with a long year.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DateOrder {
+    Mdy,
+    Dmy,
+    Ymd,
+}
+
+impl DateOrder {
+    /// Returns the order of the session.
+    pub(crate) fn current() -> Self {
+        ORDER.get()
+    }
+
+    /// Makes it the order of the session.
+    pub(crate) fn make_current(self) {
+        ORDER.set(self);
+    }
+
+    /// Reads a word of the setting.
+    pub(crate) fn of_setting(word: &str) -> Option<Self> {
+        let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| word.starts_with(prefix));
+        match word {
+            _ if starts(&["ymd"]) => Some(Self::Ymd),
+            _ if starts(&["dmy", "euro"]) => Some(Self::Dmy),
+            _ if starts(&["mdy", "noneuro"]) || word == "us" => Some(Self::Mdy),
+            _ => None,
+        }
+    }
 }
 
 /// A time zone.
@@ -53,11 +85,11 @@ pub(crate) struct Zone(TimeZone);
 /// Runs a session, which begins in UTC.
 pub(crate) async fn of_session<T>(session: impl Future<Output = T>) -> T {
     let mut session = pin!(session);
-    let mut zone = TimeZone::UTC;
+    let (mut zone, mut order) = (TimeZone::UTC, DateOrder::Mdy);
     poll_fn(|context| {
-        let other = CURRENT.replace(zone.clone());
+        let other = (CURRENT.replace(zone.clone()), ORDER.replace(order));
         let polled = session.as_mut().poll(context);
-        zone = CURRENT.replace(other);
+        (zone, order) = (CURRENT.replace(other.0), ORDER.replace(other.1));
         polled
     })
     .await

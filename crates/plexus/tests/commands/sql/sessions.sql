@@ -338,3 +338,17 @@ set datestyle = 'nope';
 set datestyle = 'iso,';
 begin; set local datestyle = 'dmy'; select date '01/02/2003'; rollback; select date '01/02/2003';
 set datestyle = default; show datestyle;
+-- EXPLAIN with options
+explain (timing) select 1;
+explain (foo) select 1;
+explain (format foo) select 1;
+explain (format) select 1;
+explain (analyze maybe) select 1;
+create table explained (a int primary key);
+\o /dev/null
+explain (analyze, timing off, summary off) insert into explained values (1), (2);
+explain (analyze true, format json) update explained set a = a + 10;
+explain (analyze false) delete from explained;
+explain analyze verbose select * from explained;
+\o
+select * from explained order by a;
