@@ -177,6 +177,20 @@ fn statements_have_the_results_that_they_have_on_postgresql() {
     });
     let expected = "Scan of all rows of o\n  Join with Scan of rows of l by its primary key\n";
     assert_eq!(plan, expected);
+    let told = |text: &str| {
+        let mut explain = client(&psql, &cluster, 1);
+        explain.env("PGDATABASE", "joins").args(["-X", "-A", "-t", "-c", text]);
+        said(explain)
+    };
+    let plan =
+        told("explain (format json, analyze) select l.note from l join o on l.o = o.id where o.id = 1");
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    let top = &plan[0]["Plan"];
+    assert_eq!(top["Node Type"], "Nested Loop", "{plan}");
+    assert_eq!((&top["Join Type"], top["Plans"].as_array().unwrap().len()), (&"Inner".into(), 2), "{plan}");
+    assert!(top["Plans"][0]["Relation Name"].is_string() && plan[0]["Execution Time"].is_f64(), "{plan}");
+    let plan = told("explain (analyze, timing off, summary off) select * from generate_series(1, 3)");
+    assert_eq!(plan, "Function generate_series (actual rows=3 loops=1)\n");
 }
 
 /// All sums of pgbench's tables, which must be equal.

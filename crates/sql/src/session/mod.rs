@@ -3,6 +3,7 @@
 mod copying;
 mod cursors;
 mod define;
+mod explain;
 pub(crate) mod locks;
 mod modes;
 mod prepared;

@@ -5,11 +5,19 @@ use std::time::Duration;
 use plexus_base::BlockId;
 use sqlparser::ast;
 
-use super::{Session, cursors::Declared, locks::TableMode, modes::Modes, no_transaction, settings::Settings};
+use super::{
+    Session,
+    cursors::Declared,
+    explain::{ExplainOptions, Explained},
+    locks::TableMode,
+    modes::Modes,
+    no_transaction,
+    settings::Settings,
+};
 use crate::{
     bind::{
         self, Around, Parameters,
-        from::{Relation, Source},
+        from::Source,
         query::{self, Query, QueryBody},
         select::{self, ResultColumn},
     },
@@ -39,8 +47,7 @@ pub(super) enum PlanKind {
     Select(Box<Query>),
     Change(Box<Change>),
     Declare(Box<Declared>),
-    /// Its plan, as text.
-    Explain(Vec<String>),
+    Explain(Box<Explained>),
     /// It needs no plan.
     Other(Statement),
 }
@@ -55,7 +62,7 @@ impl Plan {
         match &self.kind {
             PlanKind::Select(query) => query.columns.clone(),
             PlanKind::Change(change) => change.columns.clone(),
-            PlanKind::Explain(_) => text("QUERY PLAN"),
+            PlanKind::Explain(explained) => explained.columns(),
             PlanKind::Other(Statement::Sql(statement)) => match &**statement {
                 ast::Statement::ShowVariable { variable } => text(&shown_name(variable)),
                 _ => Vec::new(),
@@ -140,16 +147,12 @@ pub(super) async fn plan(
 ) -> Result<Plan> {
     let Statement::Sql(statement) = statement else { return Ok(Plan::other(statement.clone())) };
     let (statement, explains) = match &**statement {
-        ast::Statement::Explain {
-            analyze: false,
-            verbose: false,
-            statement,
-            format: None,
-            options: None,
-            ..
-        } => (&**statement, true),
-        ast::Statement::Explain { .. } => return Err(SqlError::unsupported("EXPLAIN with options")),
-        statement => (statement, false),
+        ast::Statement::Explain { analyze, verbose, statement, format, options, .. } => {
+            select::refuse(format.is_some(), "EXPLAIN FORMAT without parentheses")?;
+            let options = options.as_deref().unwrap_or_default();
+            (&**statement, Some(ExplainOptions::read(*analyze, *verbose, options)?))
+        }
+        statement => (statement, None),
     };
     // Each time a table is missing, it is looked up, and the binding begins again.
     let mut plan = loop {
@@ -188,8 +191,15 @@ pub(super) async fn plan(
         }
     }
     Ok(match explains {
-        true => Plan { kind: PlanKind::Explain(explain(&plan.kind)), tables: Vec::new(), uses: Vec::new() },
-        false => plan,
+        // Only a statement that runs needs its tables.
+        Some(options) => {
+            let declares = matches!(plan.kind, PlanKind::Declare(_));
+            select::refuse(options.runs && declares, "EXPLAIN ANALYZE of DECLARE")?;
+            let tables = if options.runs { plan.tables.clone() } else { Vec::new() };
+            let explained = Explained { plan, options };
+            Plan { kind: PlanKind::Explain(Box::new(explained)), tables, uses: Vec::new() }
+        }
+        None => plan,
     })
 }
 
@@ -244,91 +254,6 @@ fn locked_table(query: &Query) -> Vec<(u64, TableMode)> {
     locked.map(|table| (table.id, TableMode::Write)).into_iter().collect()
 }
 
-/// Returns the plan as lines of text.
-fn explain(plan: &PlanKind) -> Vec<String> {
-    let mut lines = Vec::new();
-    match plan {
-        PlanKind::Select(query) => explain_query(query, 0, &mut lines),
-        PlanKind::Change(change) => match &change.kind {
-            ChangeKind::Insert { .. } => lines.push(format!("Insert on {}", change.table.name)),
-            ChangeKind::Update { rows, .. } | ChangeKind::Delete { rows } => {
-                let word = if matches!(change.kind, ChangeKind::Delete { .. }) { "Delete" } else { "Update" };
-                lines.push(format!("{word} on {}", change.table.name));
-                for (at, source) in rows.sources().iter().enumerate() {
-                    explain_source(source, at > 0, at, &mut lines);
-                }
-            }
-        },
-        PlanKind::Declare(_) | PlanKind::Explain(_) | PlanKind::Other(_) => {}
-    }
-    lines
-}
-
-fn explain_query(query: &Query, depth: usize, lines: &mut Vec<String>) {
-    let mut add = |text: &str| lines.push(format!("{}{text}", "  ".repeat(depth)));
-    match &query.body {
-        QueryBody::Values(_) => add("Values"),
-        QueryBody::Change(change) => add(&format!("Change of {}", change.table.name)),
-        QueryBody::Set(set) => {
-            add(&set.operator.to_string());
-            explain_query(&set.left.0, depth + 1, lines);
-            explain_query(&set.right.0, depth + 1, lines);
-        }
-        QueryBody::Select(select) => {
-            if !select.order.is_empty() {
-                add("Sort");
-            }
-            if !select.windows.is_empty() {
-                add("Window functions");
-            }
-            if select.groups.is_some() {
-                add("Aggregate");
-            }
-            if select.sources.is_empty() {
-                add("Result");
-            }
-            for (at, source) in select.sources.iter().enumerate() {
-                explain_source(source, at > 0, depth + at, lines);
-            }
-        }
-    }
-}
-
-fn explain_source(source: &Source, is_joined: bool, depth: usize, lines: &mut Vec<String>) {
-    let path = &source.path;
-    let way = match &source.relation {
-        Relation::Table(table) => match path.index {
-            _ if path.is_point(table) => format!("Row of {} by its primary key", table.name),
-            Some(index) => format!("Scan of index {} of {}", table.indexes[index].name, table.name),
-            None if path.columns.is_empty() => format!("Scan of all rows of {}", table.name),
-            None => format!("Scan of rows of {} by its primary key", table.name),
-        },
-        Relation::System(table) => format!("Scan of {}", table.name),
-        Relation::Sequence(sequence) => format!("State of {}", sequence.name),
-        Relation::Query { .. } => "Subquery".to_owned(),
-        Relation::Shared(_) | Relation::Working(_) => "Query of WITH".to_owned(),
-        Relation::Functions(calls, _) => format!("Function {}", calls[0].function.name()),
-        Relation::Joined(_) => "Joined tables".to_owned(),
-    };
-    let join = match (is_joined, &source.outer) {
-        (false, _) => "",
-        (_, None) => "Join with ",
-        (_, Some(_)) if source.is_full => "Full join with ",
-        (_, Some(_)) => "Left join with ",
-    };
-    let backward = if path.is_backward { ", backward" } else { "" };
-    lines.push(format!("{}{join}{way}{backward}", "  ".repeat(depth)));
-    match &source.relation {
-        Relation::Query { query, .. } => explain_query(query, depth + 1, lines),
-        Relation::Joined(sources) => {
-            for (at, source) in sources.iter().enumerate() {
-                explain_source(source, at > 0, depth + 1 + at, lines);
-            }
-        }
-        _ => {}
-    }
-}
-
 impl Session<'_> {
     /// Runs a statement.
     pub(super) async fn run(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
@@ -380,7 +305,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn run_plan(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
+    pub(super) async fn run_plan(&mut self, plan: &Plan, values: &[Value]) -> Result<Done> {
         match &plan.kind {
             PlanKind::Select(query) => {
                 if plan.tables.iter().any(|(_, mode)| *mode > TableMode::Read) {
@@ -408,10 +333,7 @@ impl Session<'_> {
                 }
                 self.declare(declared, values).await
             }
-            PlanKind::Explain(lines) => {
-                let rows: Vec<_> = lines.iter().map(|line| vec![Value::Text(line.clone())]).collect();
-                Ok(Done { tag: Tag::Plain("EXPLAIN"), rows: Some((plan.columns(), rows.into())) })
-            }
+            PlanKind::Explain(explained) => Box::pin(self.explain(explained, values)).await,
             PlanKind::Other(statement) => match statement {
                 Statement::Nothing(tag) => Ok(plain(tag)),
                 Statement::Vacuum(tables) => self.vacuum(tables).await,
