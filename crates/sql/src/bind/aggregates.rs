@@ -283,6 +283,7 @@ fn types_of(kind: AggregateKind, input: Type) -> Option<(Type, Type)> {
         K::Least | K::Greatest => match of_text(input) {
             Type::Bool | Type::Bytea | Type::Uuid | Type::Json | Type::Jsonb => return None,
             _ if matches!(input, Type::Char(_)) => (input, input),
+            Type::Cidr => (Type::Inet, Type::Inet),
             other => (other, other),
         },
         K::Sum => match input {

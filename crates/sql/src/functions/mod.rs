@@ -11,6 +11,7 @@ pub(crate) mod conditional;
 pub(crate) mod json;
 pub(crate) mod mathematics;
 pub(crate) mod names;
+mod networks;
 mod number_format;
 mod others;
 pub(crate) mod patterns;
@@ -172,6 +173,8 @@ pub(crate) const BYTEA: DeclaredType = DeclaredType::Is(Type::Bytea);
 pub(crate) const OID: DeclaredType = DeclaredType::Is(Type::Oid);
 pub(crate) const REGTYPE: DeclaredType = DeclaredType::Is(Type::Regtype);
 pub(crate) const REGCLASS: DeclaredType = DeclaredType::Is(Type::Regclass);
+pub(crate) const INET: DeclaredType = DeclaredType::Is(Type::Inet);
+pub(crate) const CIDR: DeclaredType = DeclaredType::Is(Type::Cidr);
 pub(crate) const UUID: DeclaredType = DeclaredType::Is(Type::Uuid);
 pub(crate) const DATE: DeclaredType = DeclaredType::Is(Type::Date);
 pub(crate) const TIME: DeclaredType = DeclaredType::Is(Type::TimeOfDay);
@@ -197,6 +200,7 @@ static CHAPTERS: &[(&str, &[Function])] = &[
     ("Texts", strings::FUNCTIONS),
     ("Regular expressions", patterns::FUNCTIONS),
     ("Bytes", bytes::FUNCTIONS),
+    ("Addresses of networks", networks::FUNCTIONS),
     ("Dates and times", times::FUNCTIONS),
     ("Templates of numbers", number_format::FUNCTIONS),
     ("Templates of times", time_format::FUNCTIONS),

@@ -55,6 +55,7 @@ pub(crate) fn is_implicit(from: Type, to: Type) -> bool {
         (Type::Name, to) => to == Type::Text,
         (Type::OneByte, to) => to == Type::Text,
         (from, to) if from.is_text() && to.is_text() => true,
+        (Type::Cidr, to) => to == Type::Inet,
         (Type::Date, to) => matches!(to, Type::Timestamp | Type::TimestampTz),
         (Type::Timestamp, to) => to == Type::TimestampTz,
         (Type::TimeOfDay, to) => matches!(to, Type::Interval | Type::TimeTz),

@@ -31,8 +31,8 @@ const fn prefix(name: &'static str, right: Type, result: Type, act: Act) -> Oper
 }
 
 use Type::{
-    Bool, Bytea, Date, Float4, Float8, Int2, Int4, Int8, Json, Jsonb, Text, TimeOfDay, TimeTz, Timestamp,
-    TimestampTz,
+    Bool, Bytea, Date, Float4, Float8, Inet, Int2, Int4, Int8, Json, Jsonb, Text, TimeOfDay, TimeTz,
+    Timestamp, TimestampTz,
 };
 
 const TEXTS: Type = Type::Array(&Type::Text);
@@ -99,6 +99,15 @@ static OPERATORS: &[Operator] = &[
     prefix("@", Float4, Float4, |all| abs(&all[0], Float4)),
     prefix("@", Float8, Float8, |all| abs(&all[0], Float8)),
     prefix("@", Type::Numeric(None), Type::Numeric(None), |all| abs(&all[0], Float8)),
+    of("<<", Inet, Inet, Bool, |all| {
+        networks(all, |one, other| other.bits < one.bits && other.contains(one))
+    }),
+    of("<<=", Inet, Inet, Bool, |all| networks(all, |one, other| other.contains(one))),
+    of(">>", Inet, Inet, Bool, |all| {
+        networks(all, |one, other| one.bits < other.bits && one.contains(other))
+    }),
+    of(">>=", Inet, Inet, Bool, |all| networks(all, |one, other| one.contains(other))),
+    of("&&", Inet, Inet, Bool, |all| networks(all, |one, other| one.contains(other) || other.contains(one))),
     of("||", Bytea, Bytea, Bytea, join_bytes),
     of("~", Text, Text, Bool, |all| matches(all, false, true)),
     of("~*", Text, Text, Bool, |all| matches(all, true, true)),

@@ -4,7 +4,7 @@ use crate::{
     error::{Result, SqlError},
     expr,
     functions::{MOST_BYTES, mathematics, patterns, precise, too_long},
-    types::Value,
+    types::{Value, network::Network},
 };
 
 pub(super) fn bits(all: &[Value], act: fn(i64, i64) -> i64) -> Result<Value> {
@@ -42,6 +42,16 @@ pub(super) fn join_bytes(all: &[Value]) -> Result<Value> {
     match all {
         [Value::Bytes(one), Value::Bytes(other)] if one.len() + other.len() > MOST_BYTES => Err(too_long()),
         [Value::Bytes(one), Value::Bytes(other)] => Ok(Value::Bytes([&one[..], other].concat())),
+        _ => Ok(Value::Null),
+    }
+}
+
+pub(super) fn networks(all: &[Value], act: fn(Network, Network) -> bool) -> Result<Value> {
+    match all {
+        [Value::Bytes(one), Value::Bytes(other)] => {
+            let both = Network::of(one).zip(Network::of(other));
+            Ok(both.map(|(one, other)| act(one, other)).into())
+        }
         _ => Ok(Value::Null),
     }
 }

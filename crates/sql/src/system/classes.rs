@@ -287,6 +287,7 @@ pub(super) fn class_of(of: Type) -> u32 {
         Type::TimeOfDay => 10038,
         Type::TimeTz => 10041,
         Type::Interval => 10022,
+        Type::Inet | Type::Cidr => 10015,
         Type::Uuid => 10065,
         Type::OneByte => 10007,
         Type::Jsonb => 10088,

@@ -5,6 +5,7 @@ pub(crate) mod encode;
 pub(crate) mod interval;
 pub(crate) mod json;
 pub(crate) mod moment;
+pub(crate) mod network;
 pub(crate) mod numeric;
 pub(crate) mod part;
 pub(crate) mod text;
@@ -15,7 +16,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use self::{array::Array, numeric::Numeric, zone::Zone};
+use self::{array::Array, network::Network, numeric::Numeric, zone::Zone};
 use crate::error::{Result, SqlError, code};
 
 /// A type of SQL.
@@ -58,6 +59,9 @@ pub(crate) enum Type {
     Interval,
     TimeOfDay,
     TimeTz,
+    /// Addresses: of hosts, and of networks alone.
+    Inet,
+    Cidr,
     /// A type of moments or times, with so many digits of seconds.
     Rounded(Clock, u8),
     /// An array of one of [`ELEMENTS`].
@@ -89,7 +93,7 @@ pub(crate) enum Value {
     Float(f64),
     Numeric(Numeric),
     Text(String),
-    /// Also the 16 bytes of a uuid.
+    /// Also the 16 bytes of a uuid, and those of [`network::Network`].
     Bytes(Vec<u8>),
     /// Days from 2000-01-01.
     Date(i32),
@@ -170,6 +174,8 @@ static ELEMENTS: &[(Type, u32, &str)] = &[
     (Type::Int8, 1016, "bigint[]"),
     (Type::Float4, 1021, "real[]"),
     (Type::Float8, 1022, "double precision[]"),
+    (Type::Cidr, 651, "cidr[]"),
+    (Type::Inet, 1041, "inet[]"),
     (Type::Oid, 1028, "oid[]"),
     (Type::Timestamp, 1115, "timestamp without time zone[]"),
     (Type::Date, 1182, "date[]"),
@@ -208,6 +214,8 @@ impl Type {
             Self::Json => facts(114, -1, "json", "json"),
             Self::Float4 => facts(700, 4, "real", "float4"),
             Self::Float8 => facts(701, 8, "double precision", "float8"),
+            Self::Cidr => facts(650, -1, "cidr", "cidr"),
+            Self::Inet => facts(869, -1, "inet", "inet"),
             Self::Unknown => facts(705, -2, "unknown", "unknown"),
             Self::Char(_) => facts(1042, -1, "character", "bpchar"),
             Self::Varchar(_) => facts(1043, -1, "character varying", "varchar"),
@@ -304,6 +312,7 @@ impl Type {
             (TimeOfDay, TimeTz | Interval) | (TimeTz | Interval | Timestamp | TimestampTz, TimeOfDay) => true,
             (TimestampTz, TimeTz) | (Json, Jsonb) | (Jsonb, Json) => true,
             _ => false,
+            (from, to) if from.is_network() && to.is_network() => true,
         }
     }
 
@@ -369,6 +378,10 @@ impl Type {
 
     fn is_oid(self) -> bool {
         self == Self::Oid || self.is_reg()
+    pub(crate) fn is_network(self) -> bool {
+        matches!(self, Self::Inet | Self::Cidr)
+    }
+
     }
 
     fn is_moment(self) -> bool {
@@ -405,6 +418,7 @@ impl Type {
             (one, other) if one.is_text() && other.is_text() => Some(Self::Text),
             (one, other) if one.is_moment() && other.is_moment() => {
                 let zoned = one == Self::TimestampTz || other == Self::TimestampTz;
+            (one, other) if one.is_network() && other.is_network() => Some(Self::Inet),
                 Some(if zoned { Self::TimestampTz } else { Self::Timestamp })
             }
             (Self::TimeOfDay, wider @ (Self::TimeTz | Self::Interval))
@@ -517,7 +531,15 @@ impl Value {
                 }
                 Self::Array(array)
             }
-            (Self::Bytes(bytes), Type::Bytea) if from != Type::Uuid => Self::Bytes(bytes),
+            (Self::Bytes(bytes), to) if from.is_network() && (to.is_network() || to.is_text()) => {
+                match (Network::of(&bytes), to) {
+                    (None, _) => Self::Null,
+                    (Some(network), Type::Cidr) => network.network().value(),
+                    (Some(network), Type::Inet) => network.value(),
+                    (Some(network), _) => Self::Text(network.whole()),
+                }
+            }
+            (Self::Bytes(bytes), Type::Bytea) if from == Type::Bytea => Self::Bytes(bytes),
             (Self::Text(text), to) if to.is_text() => Self::Text(text),
             (Self::Bool(value), to) if to.is_text() => Self::Text(value.to_string()),
             (Self::Text(text), Type::OneByte) => Self::Text(text.chars().take(1).collect()),

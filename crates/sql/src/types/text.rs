@@ -1,9 +1,11 @@
 //! Values as text and in the binary form of the protocol.
 
-use super::{Interval, Type, Value, interval, json, moment, numeric::Numeric, out_of_range, time};
+use super::{
+    Interval, Type, Value, interval, json, moment, network::Network, numeric::Numeric, out_of_range, time,
+};
 use crate::error::{Result, SqlError, code};
 
-fn invalid(of: Type, text: &str) -> SqlError {
+pub(super) fn invalid(of: Type, text: &str) -> SqlError {
     SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type {}: \"{text}\"", of.name()))
 }
 
@@ -44,6 +46,7 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
             Err(_) => return Err(invalid(to, text)),
         },
         Type::Bytea => Value::Bytes(parse_bytes(text).ok_or_else(|| invalid(to, text))?),
+        Type::Inet | Type::Cidr => Network::parse(text, to)?,
         Type::Uuid => Value::Bytes(parse_uuid(text).ok_or_else(|| invalid(to, text))?),
         Type::Date | Type::Timestamp | Type::TimestampTz | Type::TimeOfDay | Type::TimeTz => {
             moment::parse(text, to.unrounded())?
@@ -157,6 +160,9 @@ pub(crate) fn print(value: &Value, of: Type) -> String {
             _ => text.clone(),
         },
         Value::Bytes(bytes) if of == Type::Uuid => print_uuid(bytes),
+        Value::Bytes(bytes) if of.is_network() => {
+            Network::of(bytes).map_or_else(String::new, |network| network.print(of))
+        }
         Value::Bytes(bytes) => {
             let mut text = String::from("\\x");
             bytes.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
@@ -204,6 +210,9 @@ pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
         (Value::Int(number), _) => into.extend(number.to_be_bytes()),
         (Value::Float(number), Type::Float4) => into.extend((*number as f32).to_be_bytes()),
         (Value::Float(number), _) => into.extend(number.to_be_bytes()),
+        (Value::Bytes(bytes), of) if of.is_network() => {
+            Network::of(bytes).iter().for_each(|network| network.put_binary(into, of));
+        }
         (Value::Bytes(bytes), _) => into.extend(bytes),
         (Value::Date(day), _) => into.extend(day.to_be_bytes()),
         (Value::Time(packed), Type::TimeTz) => {
@@ -258,6 +267,7 @@ pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
         Type::Float4 => Value::Float(f32::from_be_bytes(bytes.try_into().map_err(wrong)?).into()),
         Type::Float8 => Value::Float(f64::from_be_bytes(bytes.try_into().map_err(wrong)?)),
         Type::Bytea => Value::Bytes(bytes.to_vec()),
+        Type::Inet | Type::Cidr => Network::parse_binary(bytes, to).ok_or_else(malformed)?,
         Type::Uuid => Value::Bytes(<[u8; 16]>::try_from(bytes).map_err(wrong)?.to_vec()),
         Type::Date => {
             let day = i32::from_be_bytes(bytes.try_into().map_err(wrong)?);
