@@ -30,7 +30,7 @@ fn at_line(error: SqlError, table: &str, line: u64) -> SqlError {
 
 impl Session<'_> {
     /// Copies the rows of a query to the client.
-    async fn copy_query(&mut self, query: &ast::Statement, copy: &Copy) -> Result<()> {
+    async fn copy_query(&mut self, query: &ast::Statement, copy: &Copy) -> Result<String> {
         let prepared = Prepared::new(Statement::Sql(Box::new(query.clone())));
         let (plan, _) = self.plan(&prepared).await?;
         let done = self.run(&plan, &[]).await?;
@@ -43,8 +43,7 @@ impl Session<'_> {
             self.connection.flush_if_full().await?;
             count += 1;
         }
-        self.end_copy_out(copy, count);
-        Ok(())
+        Ok(self.end_copy_out(copy, count))
     }
 
     /// Checks the columns of options, and tells the client of the begin of a copy.
@@ -94,23 +93,25 @@ impl Session<'_> {
         self.connection.out.copy_data(&line);
     }
 
-    fn end_copy_out(&mut self, copy: &Copy, count: u64) {
+    fn end_copy_out(&mut self, copy: &Copy, count: u64) -> String {
         let mut end = Vec::new();
         copy.options.put_end(&mut end);
         if !end.is_empty() {
             self.connection.out.copy_data(&end);
         }
         self.connection.out.empty(b'c');
-        self.connection.out.complete(&format!("COPY {count}"));
+        format!("COPY {count}")
     }
 
-    pub(super) async fn copy(&mut self, copy: &Copy) -> Result<()> {
-        self.copy_rows(copy).await?;
+    /// Runs COPY. Returns the words for its end.
+    pub(super) async fn copy(&mut self, copy: &Copy) -> Result<String> {
+        let tag = self.copy_rows(copy).await?;
         let (sets, _) = self.context.end_statement();
-        self.set_sequences(sets).await
+        self.set_sequences(sets).await?;
+        Ok(tag)
     }
 
-    async fn copy_rows(&mut self, copy: &Copy) -> Result<()> {
+    async fn copy_rows(&mut self, copy: &Copy) -> Result<String> {
         if let Some(query) = &copy.query {
             return self.copy_query(query, copy).await;
         }
@@ -162,8 +163,7 @@ impl Session<'_> {
                 }
                 self.connection.flush_if_full().await?;
             }
-            self.end_copy_out(copy, count);
-            return Ok(());
+            return Ok(self.end_copy_out(copy, count));
         }
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let named = Parameters::default();
@@ -238,7 +238,6 @@ impl Session<'_> {
             return Err(error);
         }
         foreign::finish(&mut run, &targets).await?;
-        self.connection.out.complete(&format!("COPY {count}"));
-        Ok(())
+        Ok(format!("COPY {count}"))
     }
 }

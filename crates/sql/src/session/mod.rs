@@ -485,7 +485,7 @@ impl<'a> Session<'a> {
     /// Runs a statement. Returns the words for its end, unless the client has got them.
     async fn run_simple(&mut self, prepared: &Prepared, values: &[Value]) -> Result<Option<String>> {
         if let Statement::Copy(copy) = &prepared.statement {
-            return self.copy(copy).await.map(|()| None);
+            return self.copy(copy).await.map(Some);
         }
         let (plan, types) = self.plan(prepared).await?;
         if types.len() > values.len() {
@@ -627,7 +627,11 @@ impl<'a> Session<'a> {
                     self.connection.out.empty(b'I');
                     return Ok(());
                 }
-                Statement::Copy(copy) => return self.copy(copy).await,
+                Statement::Copy(copy) => {
+                    let tag = self.copy(copy).await?;
+                    self.connection.out.complete(&tag);
+                    return Ok(());
+                }
                 statement => {
                     let values = portal.values.clone();
                     self.check_failed(statement)?;
