@@ -11,8 +11,10 @@ use sqlparser::{
     tokenizer::{Token, TokenWithSpan, Tokenizer},
 };
 
-pub(crate) use self::rewrites::{NO_DATA, SEQUENCE_NAME, VARIADIC, WEAKER_LOCK, fetched};
-use self::rewrites::{know_fetched, know_sequence_name, know_variadic, know_weaker_locks, remove_with_data};
+pub(crate) use self::rewrites::{NO_DATA, SEQUENCE_NAME, VARIADIC, WEAKER_LOCK, drops_identity, fetched};
+use self::rewrites::{
+    know_drop_identity, know_fetched, know_sequence_name, know_variadic, know_weaker_locks, remove_with_data,
+};
 use crate::{
     copy::CopyOptions,
     ddl::{AlterSequence, ConstraintComment},
@@ -147,6 +149,7 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
         let mut tokens = tokens.to_vec();
         let has_data = remove_with_data(&mut tokens);
         know_sequence_name(&mut tokens);
+        know_drop_identity(&mut tokens);
         let mut parser = Parser::new(&PostgreSqlDialect {})
             .with_recursion_limit(MOST_DEPTH)
             .with_tokens_with_locations(tokens);

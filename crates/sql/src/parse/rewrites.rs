@@ -25,6 +25,9 @@ pub(crate) const NO_DATA: &str = "\u{1}without data";
 /// The beginning of a string that stands for an expression in FETCH FIRST.
 const FETCHED: &str = "\u{1}fetch ";
 
+/// The text that is the default of a column whose identity is dropped, and the one with IF EXISTS.
+const DROP_IDENTITY: [&str; 2] = ["\u{1}drop identity", "\u{1}drop identity if exists"];
+
 /// Returns true if a token is this word, without quotes.
 fn is_word(token: &TokenWithSpan, wanted: &str) -> bool {
     match &token.token {
@@ -205,4 +208,35 @@ pub(super) fn know_sequence_name(tokens: &mut Vec<TokenWithSpan>) {
     }
     let written = written.into_iter().map(|token| TokenWithSpan { token, span });
     tokens.splice(first..end, written);
+}
+
+/// Writes `ALTER … DROP IDENTITY` as SET DEFAULT of [`DROP_IDENTITY`].
+pub(super) fn know_drop_identity(tokens: &mut Vec<TokenWithSpan>) {
+    let places = places(tokens);
+    if !places.first().is_some_and(|at| is_word(&tokens[*at], "alter")) {
+        return;
+    }
+    let at = |place: usize, all: &[&str]| {
+        places[place..].len() >= all.len()
+            && places[place..].iter().zip(all).all(|(at, word)| is_word(&tokens[*at], word))
+    };
+    let Some(found) = (0..places.len()).find(|place| at(*place, &["drop", "identity"])) else { return };
+    let if_exists = at(found + 2, &["if", "exists"]);
+    let (first, last) = (places[found], places[found + if if_exists { 3 } else { 1 }]);
+    let text = DROP_IDENTITY[usize::from(if_exists)].to_owned();
+    let span = tokens[first].span;
+    let written = [
+        Token::make_keyword("SET"),
+        Token::Whitespace(Whitespace::Space),
+        Token::make_keyword("DEFAULT"),
+        Token::SingleQuotedString(text),
+    ];
+    tokens.splice(first..=last, written.map(|token| TokenWithSpan { token, span }));
+}
+
+/// Returns whether a default drops the identity of its column: `true` with IF EXISTS.
+pub(crate) fn drops_identity(value: &ast::Expr) -> Option<bool> {
+    let ast::Expr::Value(value) = value else { return None };
+    let ast::Value::SingleQuotedString(text) = &value.value else { return None };
+    DROP_IDENTITY.iter().position(|known| known == text).map(|at| at == 1)
 }

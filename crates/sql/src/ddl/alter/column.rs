@@ -17,7 +17,7 @@ use crate::{
     },
     error::{Result, SqlError, code},
     expr::Expr,
-    parse::folded,
+    parse::{self, folded},
     types::{Type, Value},
 };
 
@@ -239,6 +239,26 @@ impl Definer<'_, '_> {
                 self.validate(&new).await?;
             }
             O::DropNotNull => {
+            O::SetDefault { value } if let Some(if_exists) = parse::drops_identity(value) => {
+                if !is_identity {
+                    let message =
+                        format!("column \"{name}\" of relation \"{}\" is not an identity column", table.name);
+                    if !if_exists {
+                        return Err(SqlError::new(code::NOT_IN_STATE, message));
+                    }
+                    self.notices.push(format!("{message}, skipping"));
+                    return Ok(());
+                }
+                let column = &mut new.columns[at];
+                let sequence = column.own_sequence.take();
+                (column.identity, column.default) = (None, None);
+                column.sequences.clear();
+                self.change(Some(table), Some(&new)).await?;
+                return match sequence {
+                    Some(sequence) => drop_sequence(self, &RelationName::of_key(&sequence), false).await,
+                    None => Ok(()),
+                };
+            }
                 if table.primary.as_ref().is_some_and(|primary| primary.columns.contains(&at)) {
                     let message = format!("column \"{name}\" is in a primary key");
                     return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
