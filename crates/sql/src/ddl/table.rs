@@ -44,14 +44,8 @@ fn check_clauses(create: &ast::CreateTable) -> Result<()> {
         }
         _ => return Err(SqlError::unsupported("this form of CREATE TABLE")),
     }
-    if rest.temporary {
-        rest.temporary = false;
-        refuse(
-            !matches!(rest.on_commit, None | Some(ast::OnCommit::PreserveRows)),
-            "this form of ON COMMIT",
-        )?;
-        rest.on_commit = None;
-    }
+    rest.temporary = false;
+    rest.on_commit = None;
     refuse_rest(&rest, &format!("CREATE TABLE {}", create.name), "this form of CREATE TABLE")
 }
 

@@ -402,6 +402,7 @@ impl Session<'_> {
                     }
                     "CREATE TABLE AS"
                 }
+                    self.note_on_commit(create).await?;
                 None => {
                     define!(|define| ddl::create_table(&mut define, create));
                     "CREATE TABLE"
@@ -409,6 +410,10 @@ impl Session<'_> {
             },
             ast::Statement::CreateView(create) => {
                 let Some((columns, rows, uses)) = query else { return Err(no_transaction()) };
+                    // Without a notice it is new.
+                    if notices.is_empty() {
+                        self.note_on_commit(create).await?;
+                    }
                 let mut define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
                 let count = ddl::create_view(&mut define, create, &columns, uses, rows).await?;
                 notices = define.notices;

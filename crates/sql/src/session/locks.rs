@@ -95,6 +95,11 @@ impl TableLocks {
         Ok(())
     }
 
+    /// Returns whether the transaction has the lock of a table.
+    pub(super) fn has(&self, table: u64, mode: TableMode) -> bool {
+        self.held.get(&table).is_some_and(|(held, _)| *held >= mode)
+    }
+
     /// Waits for the lock of a table. Returns false if the transaction has it.
     pub(super) async fn take(
         &mut self,
@@ -104,12 +109,11 @@ impl TableLocks {
         owner: &NodeLockSession,
         activity: &Activity,
     ) -> Result<bool> {
-        match self.held.get(&table) {
-            Some((held, _)) if *held >= mode => return Ok(false),
-            // A stronger lock is a new one.
-            Some(_) => drop(self.held.remove(&table)),
-            None => {}
+        if self.has(table, mode) {
+            return Ok(false);
         }
+        // A stronger lock is a new one.
+        drop(self.held.remove(&table));
         let name = [b"sql/table/", table.to_string().as_bytes()].concat();
         let name = Name::new(&name).map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;
         let limit = limit.unwrap_or(mode.limit()).min(mode.limit());

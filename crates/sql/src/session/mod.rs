@@ -304,7 +304,7 @@ impl<'a> Session<'a> {
         let is_failed = std::mem::take(&mut self.is_failed);
         if commits
             && !is_failed
-            && let Err(error) = self.check_constraints(true).await
+            && let Err(error) = self.before_commit().await
         {
             // What has failed is rolled back.
             Box::pin(self.end(false)).await?;
@@ -323,6 +323,7 @@ impl<'a> Session<'a> {
             None => Ok(()),
         };
         let is_committed = commits && !is_failed && result.is_ok();
+        self.end_on_commit(is_committed);
         if self.context.settings.borrow_mut().end_transaction(is_committed) {
             self.report_settings();
         }
@@ -332,6 +333,13 @@ impl<'a> Session<'a> {
         // Behind the end of the transaction, so that others see it.
         self.release_locks().await;
         Ok(result?)
+    }
+
+    async fn before_commit(&mut self) -> Result<()> {
+        self.check_constraints(true).await?;
+        self.act_on_commit().await?;
+        // Rows that go may be named by others.
+        self.check_constraints(true).await
     }
 
     /// Gives back the locks of the transaction, which has ended.

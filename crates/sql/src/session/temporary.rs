@@ -31,6 +31,17 @@ pub(super) struct TemporarySchema {
     /// The locks of the schema, and of those of dead nodes that the session has removed. Held until
     /// it ends, so that no other removes them as well.
     locks: Vec<NodeLock>,
+    /// What is to be done at the end of transactions that commit.
+    actions: Vec<CommitAction>,
+}
+
+/// ON COMMIT of a table: its rows go, or it goes.
+struct CommitAction {
+    table: u64,
+    name: RelationName,
+    drops: bool,
+    /// The present transaction has made the table.
+    is_new: bool,
 }
 
 /// Returns true if a statement makes a temporary relation.
@@ -53,7 +64,7 @@ impl Session<'_> {
             };
             self.catalog.set_temporary(Some(name.clone()));
             self.context.temporary.replace(Some(name.clone()));
-            self.temporary_schema = Some(TemporarySchema { name, locks: vec![lock] });
+            self.temporary_schema = Some(TemporarySchema { name, locks: vec![lock], actions: Vec::new() });
             self.drop_abandoned().await?;
         }
         self.begin();
@@ -65,6 +76,64 @@ impl Session<'_> {
             self.catalog.change_schema(by, name, Some(&schema)).await?;
         }
         Ok(())
+    }
+
+    /// Notes what ON COMMIT wants of a table that a statement has made.
+    pub(super) async fn note_on_commit(&mut self, create: &ast::CreateTable) -> Result<()> {
+        let drops = match create.on_commit {
+            None | Some(ast::OnCommit::PreserveRows) => return Ok(()),
+            Some(ast::OnCommit::DeleteRows) => false,
+            Some(ast::OnCommit::Drop) => true,
+        };
+        let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
+        let found = self.catalog.find(by, &parse::relation(&create.name)?).await?;
+        match (found, &mut self.temporary_schema) {
+            (Some(table), Some(own)) if table.schema == own.name => {
+                let name = table.relation();
+                own.actions.push(CommitAction { table: table.id, name, drops, is_new: true });
+                Ok(())
+            }
+            _ => {
+                let message = "ON COMMIT can only be used on temporary tables";
+                Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message))
+            }
+        }
+    }
+
+    /// Does what ON COMMIT wants. The table that another one names was made before that.
+    pub(super) async fn act_on_commit(&mut self) -> Result<()> {
+        let own = self.temporary_schema.iter().flat_map(|own| &own.actions).rev();
+        let due = own.filter(|action| action.is_new || self.locks.has(action.table, TableMode::Write));
+        let due: Vec<_> = due.map(|action| (action.table, action.name.clone(), action.drops)).collect();
+        for (id, name, drops) in due {
+            let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
+            let name = match self.catalog.find(by, &name.qualified()).await? {
+                Some(table) if table.id == id => name,
+                // It has another name now, or is gone.
+                _ => match self.catalog.tables(by).await?.iter().find(|table| table.id == id) {
+                    Some(table) => table.relation(),
+                    None => continue,
+                },
+            };
+            let text = match drops {
+                true => format!("drop table {} cascade", name.quoted()),
+                false => format!("delete from {}", name.quoted()),
+            };
+            for statement in parse::parse(&text)? {
+                let heard = self.connection.out.0.len();
+                let done = Box::pin(self.run_simple(&Prepared::new(statement), &[])).await;
+                self.connection.out.0.truncate(heard);
+                done?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what ON COMMIT wants of tables that are gone with the transaction.
+    pub(super) fn end_on_commit(&mut self, is_committed: bool) {
+        let Some(own) = &mut self.temporary_schema else { return };
+        own.actions.retain(|action| !action.is_new || is_committed && !action.drops);
+        own.actions.iter_mut().for_each(|action| action.is_new = false);
     }
 
     /// Takes the lock of a schema; `None` if its session lives.
