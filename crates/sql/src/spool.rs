@@ -91,7 +91,7 @@ pub(crate) fn compare_rows(one: &[Value], other: &[Value], order: &[Direction]) 
 /// Returns the bytes that values take in memory.
 pub(crate) fn bytes_of(values: &[Value]) -> usize {
     let long = |value: &Value| match value {
-        Value::Text(text) | Value::Json(text) => text.len(),
+        Value::Text(text) | Value::Json(text) | Value::Padded(text) => text.len(),
         Value::Bytes(bytes) => bytes.len(),
         Value::Array(array) => bytes_of(&array.values),
         _ => 0,

@@ -19,6 +19,7 @@ const TIME: u8 = 9;
 const INTERVAL: u8 = 10;
 const ARRAY: u8 = 11;
 const JSON: u8 = 12;
+const PADDED: u8 = 13;
 
 /// Marks of a key: values are before NULL.
 const KEY_VALUE: u8 = 1;
@@ -50,6 +51,7 @@ fn put(bytes: &mut Vec<u8>, value: &Value) {
         }
         Value::Text(text) => put_bytes(bytes, TEXT, text.as_bytes()),
         Value::Json(text) => put_bytes(bytes, JSON, text.as_bytes()),
+        Value::Padded(text) => put_bytes(bytes, PADDED, text.as_bytes()),
         Value::Bytes(content) => put_bytes(bytes, BYTES, content),
         Value::Date(day) => {
             bytes.push(DATE);
@@ -181,7 +183,7 @@ fn skip_value(rest: &mut &[u8]) -> Result<()> {
         FLOAT | TIME => 8,
         INTERVAL => 16,
         NUMERIC => 18,
-        TEXT | JSON | BYTES => u32::from_le_bytes(take(rest)?) as usize,
+        TEXT | JSON | BYTES | PADDED => u32::from_le_bytes(take(rest)?) as usize,
         ARRAY => {
             let dimensions = usize::from(take::<1>(rest)?[0]);
             take_slice(rest, 8 * dimensions)?;
@@ -215,6 +217,7 @@ fn read_value(rest: &mut &[u8]) -> Result<Value> {
         }
         TEXT => Value::Text(String::from_utf8(take_bytes(rest)?).map_err(|_| damaged())?),
         JSON => Value::Json(String::from_utf8(take_bytes(rest)?).map_err(|_| damaged())?),
+        PADDED => Value::Padded(String::from_utf8(take_bytes(rest)?).map_err(|_| damaged())?),
         BYTES => Value::Bytes(take_bytes(rest)?),
         DATE => Value::Date(i32::from_le_bytes(take(rest)?)),
         TIME => Value::Time(i64::from_le_bytes(take(rest)?)),
@@ -247,10 +250,10 @@ pub(crate) fn identity(values: &[Value]) -> Vec<u8> {
 
 /// Appends such bytes of a value.
 pub(crate) fn put_identity(bytes: &mut Vec<u8>, value: &Value) {
-    use Value::{Array, Float, Interval, Json, Numeric};
+    use Value::{Array, Float, Interval, Json, Numeric, Padded};
     match value {
         // These can be equal and different.
-        Float(_) | Numeric(_) | Interval(_) | Array(_) | Json(_) => put(bytes, &normal(value)),
+        Float(_) | Numeric(_) | Interval(_) | Array(_) | Json(_) | Padded(_) => put(bytes, &normal(value)),
         other => put(bytes, other),
     }
 }
@@ -266,6 +269,7 @@ fn normal(value: &Value) -> Value {
             let values = array.values.iter().map(normal).collect();
             Value::Array(Box::new(Array { dimensions: array.dimensions.clone(), values }))
         }
+        Value::Padded(_) => Value::Text(value.unpadded().to_owned()),
         Value::Json(text) => {
             let Ok(mut value) = json::parse(text) else { return Value::Json(text.clone()) };
             value.normalized();
@@ -343,8 +347,8 @@ pub(crate) fn put_key(into: &mut Vec<u8>, value: &Value, of: Type) -> Result<()>
             let bits = if number.is_nan() { f64::NAN.to_bits() & !(1 << 63) } else { bits };
             into.extend((if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }).to_be_bytes());
         }
-        Value::Text(text) => {
-            into.extend(text.as_bytes());
+        Value::Text(_) | Value::Padded(_) => {
+            into.extend(value.unpadded().as_bytes());
             into.push(0);
         }
         Value::Bytes(bytes) => {

@@ -104,6 +104,8 @@ pub(crate) enum Value {
     Array(Box<Array>),
     /// A value of jsonb: its text in the one form that it has.
     Json(String),
+    /// A text of bpchar with blanks at its end, which count in no comparison.
+    Padded(String),
 }
 
 macro_rules! values_from {
@@ -456,6 +458,9 @@ impl Value {
             },
             (Self::Numeric(one), Self::Numeric(other)) => one.compare(other),
             (Self::Text(one), Self::Text(other)) => one.cmp(other),
+            (Self::Text(_) | Self::Padded(_), Self::Text(_) | Self::Padded(_)) => {
+                self.unpadded().cmp(other.unpadded())
+            }
             (Self::Bytes(one), Self::Bytes(other)) => one.cmp(other),
             (Self::Date(one), Self::Date(other)) => one.cmp(other),
             (Self::Time(one), Self::Time(other)) => one.cmp(other),
@@ -471,6 +476,15 @@ impl Value {
         }
     }
 
+    /// Returns the text of a value, without the blanks that do not count.
+    pub(crate) fn unpadded(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Padded(text) => text.trim_end_matches(' '),
+            _ => "",
+        }
+    }
+
     /// Converts a value from one type to another, as an assignment or a cast does.
     pub(crate) fn cast(self, from: Type, to: Type, is_explicit: bool) -> Result<Self> {
         if matches!(from, Type::Rounded(..)) || matches!(to, Type::Rounded(..)) {
@@ -478,6 +492,13 @@ impl Value {
         }
         let value = match (self, to) {
             (Self::Null, _) => return Ok(Self::Null),
+            (padded @ Self::Padded(_), Type::Char(u32::MAX)) => padded,
+            (padded @ Self::Padded(_), _) => {
+                return Self::Text(padded.unpadded().to_owned()).cast(from, to, is_explicit);
+            }
+            (text @ Self::Text(_), Type::Char(u32::MAX)) if matches!(from, Type::Char(_)) => {
+                Self::Text(text::print(&text, from))
+            }
             (Self::Text(text), _) if from == Type::Unknown && to.is_text() => Self::Text(text),
             (Self::Text(text), _) if from == Type::Unknown || from.is_text() && !to.is_text() => {
                 return text::parse(&text, to);
@@ -586,6 +607,7 @@ impl Value {
             (Self::Numeric(number), Type::Numeric(Some((digits, scale)))) => {
                 Ok(Self::Numeric(number.rounded(scale)?.within(digits, scale)?))
             }
+            (Self::Text(text), Type::Char(u32::MAX)) if text.ends_with(' ') => Ok(Self::Padded(text)),
             (Self::Text(mut text), Type::Char(most) | Type::Varchar(Some(most))) => {
                 if matches!(to, Type::Char(_)) {
                     text.truncate(text.trim_end_matches(' ').len());

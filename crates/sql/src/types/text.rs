@@ -174,7 +174,7 @@ pub(crate) fn print(value: &Value, of: Type) -> String {
         Value::Time(moment) => time::print_moment(*moment, of == Type::TimestampTz),
         Value::Interval(span) => span.print(),
         Value::Array(array) => array.print(of),
-        Value::Json(text) => text.clone(),
+        Value::Json(text) | Value::Padded(text) => text.clone(),
     }
 }
 
@@ -233,7 +233,7 @@ pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
             into.push(1);
             into.extend(text.as_bytes());
         }
-        (Value::Text(_), _) => {
+        (Value::Text(_) | Value::Padded(_), _) => {
             into.extend(print(value, of).into_bytes());
         }
         (Value::Null, _) => {}
