@@ -29,6 +29,7 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("definitions", include_str!("sql/definitions.sql")),
     ("functions", include_str!("sql/functions.sql")),
     ("joins", include_str!("sql/joins.sql")),
+    ("keys", include_str!("sql/keys.sql")),
     ("networks", include_str!("sql/networks.sql")),
     ("queries", include_str!("sql/queries.sql")),
     ("sessions", include_str!("sql/sessions.sql")),

@@ -10,6 +10,31 @@ use crate::{
     types::{Type, Value, array, interval},
 };
 
+/// The collations with their numbers, as `pg_collation` has them.
+pub(crate) static COLLATIONS: &[(&str, u32)] = &[
+    ("default", 100),
+    ("C", 950),
+    ("POSIX", 951),
+    ("ucs_basic", 12340),
+    ("C.utf8", 12341),
+    ("C.UTF-8", 12341),
+];
+
+/// Returns the number of a collation for values of a type. All that are known have the order of
+/// bytes.
+pub(crate) fn collation_of(name: &ast::ObjectName, of: Type) -> Result<u32> {
+    let wanted = system_name(name);
+    let found = COLLATIONS.iter().find(|(known, _)| wanted.as_deref() == Some(*known));
+    let (_, number) = *found.ok_or_else(|| SqlError::unsupported(format!("the collation {name}")))?;
+    match of.element().unwrap_or(of) {
+        of if of.is_text() || of == Type::Unknown => Ok(number),
+        _ => {
+            let message = format!("collations are not supported by type {}", of.name());
+            Err(SqlError::new(code::DATATYPE_MISMATCH, message))
+        }
+    }
+}
+
 impl Scope<'_> {
     /// Binds two sides of an operator that must have one type.
     pub(super) fn pair(
@@ -78,17 +103,8 @@ impl Scope<'_> {
 
     /// Binds an expression with a collation, which must be the one that there is.
     pub(super) fn collated(&self, expr: &ast::Expr, collation: &ast::ObjectName) -> Result<Typed> {
-        let is_known = |name: &String| {
-            matches!(name.as_str(), "C" | "POSIX" | "default" | "ucs_basic" | "C.UTF-8" | "C.utf8")
-        };
-        if !system_name(collation).as_ref().is_some_and(is_known) {
-            return Err(SqlError::unsupported(format!("the collation {collation}")));
-        }
         let (expr, of) = self.bind(expr)?;
-        if !of.is_text() && of != Type::Unknown {
-            let message = format!("collations are not supported by type {}", of.name());
-            return Err(SqlError::new(code::DATATYPE_MISMATCH, message));
-        }
+        collation_of(collation, of)?;
         Ok((expr, of))
     }
 

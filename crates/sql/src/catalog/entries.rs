@@ -130,6 +130,9 @@ pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) of: Type,
     pub(crate) not_null: bool,
+    /// The number of its collation, if that is not the one of its type.
+    #[serde(default)]
+    pub(crate) collation: Option<u32>,
     /// The text of the expression.
     pub(crate) default: Option<String>,
     /// The sequences that the expression names, by the ends of their keys.
@@ -162,6 +165,7 @@ impl Column {
             name: name.to_owned(),
             of,
             not_null: false,
+            collation: None,
             default: None,
             sequences: Vec::new(),
             own_sequence: None,
@@ -177,6 +181,9 @@ impl Column {
 pub(crate) struct Key {
     pub(crate) name: String,
     pub(crate) columns: Vec<usize>,
+    /// The columns of INCLUDE.
+    #[serde(default)]
+    pub(crate) include: Vec<usize>,
     #[serde(default)]
     pub(crate) comment: Option<String>,
     #[serde(default)]
@@ -191,9 +198,21 @@ pub(crate) struct Index {
     /// The columns by which rows can be found. An index with `parts` or a condition has none here.
     pub(crate) columns: Vec<usize>,
     pub(crate) is_unique: bool,
-    /// A constraint UNIQUE has made it.
+    /// A constraint has made it: UNIQUE, or a primary key that is deferrable.
     #[serde(default)]
     pub(crate) is_constraint: bool,
+    #[serde(default)]
+    pub(crate) is_primary: bool,
+    /// Several rows may have the same values until they are checked: at the end of the statement,
+    /// or of the transaction if it is true.
+    #[serde(default)]
+    pub(crate) deferral: Option<bool>,
+    /// NULLS NOT DISTINCT: NULL is a value like others.
+    #[serde(default)]
+    pub(crate) has_equal_nulls: bool,
+    /// The columns of INCLUDE: its entries lead to rows, which have all columns.
+    #[serde(default)]
+    pub(crate) include: Vec<usize>,
     /// Its columns and expressions, if it has an expression or a condition.
     #[serde(default)]
     pub(crate) parts: Vec<IndexPart>,
@@ -221,7 +240,18 @@ pub(crate) enum IndexPart {
 pub(crate) struct IndexOrder {
     pub(crate) is_descending: bool,
     pub(crate) nulls_first: bool,
+    /// The number of the collation, if the definition has one.
+    #[serde(default)]
+    pub(crate) collation: Option<u32>,
+    /// The number of the operator class, if it is one of [`PATTERN_CLASSES`].
+    #[serde(default)]
+    pub(crate) class: Option<u32>,
 }
+
+/// The operator classes of patterns with their numbers: the order of texts is that of bytes, so
+/// they mean the same as others.
+pub(crate) static PATTERN_CLASSES: &[(&str, u32)] =
+    &[("text_pattern_ops", 4217), ("varchar_pattern_ops", 4218), ("bpchar_pattern_ops", 4219)];
 
 /// A condition of all rows of a table.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -398,6 +428,12 @@ impl Table {
         self.key(&primary.columns, values).map(Some)
     }
 
+    /// Returns the columns of the primary key, also if it is deferrable.
+    pub(crate) fn primary_columns(&self) -> Option<&[usize]> {
+        let deferrable = self.indexes.iter().find(|index| index.is_primary).map(|index| &index.columns);
+        self.primary.as_ref().map(|key| &key.columns).or(deferrable).map(|columns| &columns[..])
+    }
+
     pub(crate) fn key(&self, columns: &[usize], values: &[Value]) -> Result<Vec<u8>> {
         let mut key = Vec::new();
         for column in columns {
@@ -409,6 +445,13 @@ impl Table {
     /// Returns the names of columns.
     pub(crate) fn names(&self, columns: &[usize]) -> Vec<&str> {
         columns.iter().map(|column| self.columns[*column].name.as_str()).collect()
+    }
+}
+
+impl ForeignKey {
+    /// Returns its deferral as [`Index::deferral`].
+    pub(crate) fn deferral(&self) -> Option<bool> {
+        self.is_deferrable.then_some(self.is_deferred)
     }
 }
 
@@ -437,6 +480,29 @@ impl Index {
         BlockId(self.root)
     }
 
+    /// Returns the value of the entry of a row. That of a deferrable index may be one of several
+    /// rows, so it is behind its length.
+    pub(crate) fn value_of(&self, row_key: &[u8]) -> Vec<u8> {
+        match self.deferral {
+            None => row_key.to_vec(),
+            Some(_) => [&(row_key.len() as u16).to_le_bytes(), row_key].concat(),
+        }
+    }
+
+    /// Returns the keys of the rows of an entry.
+    pub(crate) fn row_keys<'v>(&self, mut value: &'v [u8]) -> Vec<&'v [u8]> {
+        if self.deferral.is_none() {
+            return vec![value];
+        }
+        let mut keys = Vec::with_capacity(1);
+        while let Some((length, rest)) = value.split_first_chunk() {
+            let Some((key, rest)) = rest.split_at_checked(u16::from_le_bytes(*length).into()) else { break };
+            keys.push(key);
+            value = rest;
+        }
+        keys
+    }
+
     /// Returns true if it has each row, by columns alone.
     pub(crate) fn is_plain(&self) -> bool {
         self.parts.is_empty() && self.condition.is_none()
@@ -446,8 +512,8 @@ impl Index {
     /// the same values.
     pub(crate) fn key(&self, table: &Table, row_key: &[u8], values: &[Value]) -> Result<(Vec<u8>, bool)> {
         let mut key = table.key(&self.columns, values)?;
-        // NULL is different from NULL.
-        let is_alone = self.is_unique && self.columns.iter().all(|column| !values[*column].is_null());
+        let is_value = |column: &usize| self.has_equal_nulls || !values[*column].is_null();
+        let is_alone = self.is_unique && self.columns.iter().all(is_value);
         if !is_alone {
             key.extend(row_key);
         }

@@ -23,8 +23,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub(crate) use self::entries::{
     Action, Check, Column, Entry, ForeignKey, Grant, Identity, Index, IndexOrder, IndexPart, Key,
-    Materialized, PUBLIC, Privilege, RelationName, Schema, Table, View, ViewColumn, number_key, public,
-    shown,
+    Materialized, PATTERN_CLASSES, PUBLIC, Privilege, RelationName, Schema, Table, View, ViewColumn,
+    number_key, public, shown,
 };
 use crate::{
     error::{Result, SqlError, code},

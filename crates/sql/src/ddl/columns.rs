@@ -4,11 +4,11 @@ use sqlparser::ast;
 
 use super::{
     Definer,
-    constraint::NewConstraint,
+    constraint::{NewConstraint, NewKey, deferral},
     sequence::{own_sequence, serial_of},
 };
 use crate::{
-    bind::{self, Parameters, assign, select::refuse},
+    bind::{self, Parameters, assign},
     catalog::{Column, Identity, RelationName, Table},
     dml::{
         default_of,
@@ -47,14 +47,17 @@ impl Definer<'_, '_> {
                     return Err(defined_twice(&made, option, table));
                 }
                 ast::ColumnOption::Default(expr) => made.default = Some(expr.to_string()),
+                ast::ColumnOption::Collation(collation) => {
+                    made.collation = Some(bind::operators::collation_of(collation, of)?)
+                }
                 ast::ColumnOption::PrimaryKey(key) => {
-                    refuse(key.characteristics.is_some(), "a deferrable primary key")?;
-                    constraints.push(NewConstraint::key(constraint, &name, true));
+                    let key = of_key(constraint, &name, key.characteristics.as_ref())?;
+                    constraints.push(NewConstraint::Key(NewKey { is_primary: true, ..key }));
                 }
                 ast::ColumnOption::Unique(key) => {
-                    refuse(key.characteristics.is_some(), "a deferrable unique constraint")?;
-                    refuse(key.nulls_distinct != ast::NullsDistinctOption::None, "NULLS NOT DISTINCT")?;
-                    constraints.push(NewConstraint::key(constraint, &name, false));
+                    let has_equal_nulls = key.nulls_distinct == ast::NullsDistinctOption::NotDistinct;
+                    let key = of_key(constraint, &name, key.characteristics.as_ref())?;
+                    constraints.push(NewConstraint::Key(NewKey { has_equal_nulls, ..key }));
                 }
                 ast::ColumnOption::Check(check) => {
                     let name = constraint.or(check.name.as_ref().map(folded));
@@ -134,6 +137,16 @@ impl Definer<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// Returns the key of one column.
+fn of_key(
+    name: Option<String>,
+    column: &str,
+    characteristics: Option<&ast::ConstraintCharacteristics>,
+) -> Result<NewKey> {
+    let (columns, deferral) = (vec![column.to_owned()], deferral(characteristics)?);
+    Ok(NewKey { name, columns, deferral, ..NewKey::default() })
 }
 
 pub(super) fn identity_of(option: &ast::ColumnOption) -> Identity {

@@ -15,16 +15,36 @@ use crate::{
 /// A constraint as a statement defines it.
 #[derive(Clone)]
 pub(super) enum NewConstraint {
-    Key { name: Option<String>, columns: Vec<String>, is_primary: bool },
+    Key(NewKey),
     Check { name: Option<String>, condition: ast::Expr },
     Foreign { name: Option<String>, key: ast::ForeignKeyConstraint },
 }
 
-impl NewConstraint {
-    pub(super) fn key(name: Option<String>, column: &str, is_primary: bool) -> Self {
-        Self::Key { name, columns: vec![column.to_owned()], is_primary }
-    }
+/// A primary key or a unique constraint as a statement defines it.
+#[derive(Clone, Default)]
+pub(super) struct NewKey {
+    pub(super) name: Option<String>,
+    pub(super) columns: Vec<String>,
+    pub(super) include: Vec<String>,
+    pub(super) is_primary: bool,
+    pub(super) has_equal_nulls: bool,
+    /// See [`Index::deferral`].
+    pub(super) deferral: Option<bool>,
+}
 
+/// Returns the deferral of a constraint, as [`Index::deferral`].
+pub(super) fn deferral(of: Option<&ast::ConstraintCharacteristics>) -> Result<Option<bool>> {
+    let Some(of) = of else { return Ok(None) };
+    refuse(of.enforced.is_some(), "ENFORCED")?;
+    let is_deferred = of.initially == Some(ast::DeferrableInitial::Deferred);
+    if is_deferred && of.deferrable == Some(false) {
+        let message = "constraint declared INITIALLY DEFERRED must be DEFERRABLE";
+        return Err(SqlError::new(code::SYNTAX_ERROR, message));
+    }
+    Ok(of.deferrable.unwrap_or(is_deferred).then_some(is_deferred))
+}
+
+impl NewConstraint {
     pub(super) fn check(name: Option<String>, check: &ast::CheckConstraint) -> Result<Self> {
         refuse(check.no_inherit || check.enforced.is_some(), "this form of CHECK")?;
         Ok(Self::Check { name, condition: (*check.expr).clone() })
@@ -33,15 +53,26 @@ impl NewConstraint {
     pub(super) fn of(of: &ast::TableConstraint) -> Result<Self> {
         Ok(match of {
             ast::TableConstraint::PrimaryKey(key) => {
-                refuse(!key.include.is_empty() || key.characteristics.is_some(), "this primary key")?;
-                let name = key.name.as_ref().map(folded);
-                Self::Key { name, columns: names_of(&key.columns)?, is_primary: true }
+                refuse(!key.index_options.is_empty(), "this primary key")?;
+                Self::Key(NewKey {
+                    name: key.name.as_ref().map(folded),
+                    columns: names_of(&key.columns)?,
+                    include: key.include.iter().map(folded).collect(),
+                    is_primary: true,
+                    has_equal_nulls: false,
+                    deferral: deferral(key.characteristics.as_ref())?,
+                })
             }
             ast::TableConstraint::Unique(key) => {
-                refuse(!key.include.is_empty() || key.characteristics.is_some(), "this unique constraint")?;
-                refuse(key.nulls_distinct != ast::NullsDistinctOption::None, "NULLS NOT DISTINCT")?;
-                let name = key.name.as_ref().map(folded);
-                Self::Key { name, columns: names_of(&key.columns)?, is_primary: false }
+                refuse(!key.index_options.is_empty(), "this unique constraint")?;
+                Self::Key(NewKey {
+                    name: key.name.as_ref().map(folded),
+                    columns: names_of(&key.columns)?,
+                    include: key.include.iter().map(folded).collect(),
+                    is_primary: false,
+                    has_equal_nulls: key.nulls_distinct == ast::NullsDistinctOption::NotDistinct,
+                    deferral: deferral(key.characteristics.as_ref())?,
+                })
             }
             ast::TableConstraint::Check(check) => Self::check(check.name.as_ref().map(folded), check)?,
             ast::TableConstraint::ForeignKey(key) => {
@@ -94,22 +125,6 @@ pub(super) fn columns_of(table: &Table, names: &[String]) -> Result<Vec<usize>> 
 /// Refuses a type whose values have no order in keys.
 pub(super) fn check_key_type(of: Type) -> Result<()> {
     refuse(!encode::has_keys(of), &format!("a key of type {}", of.name()))
-}
-
-/// Adds a primary key to a table, whose rows must move to its order.
-pub(super) fn add_primary(table: &mut Table, name: String, columns: Vec<usize>) -> Result<()> {
-    if table.primary.is_some() {
-        let message = format!("multiple primary keys for table \"{}\" are not allowed", table.name);
-        return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
-    }
-    columns.iter().for_each(|column| table.columns[*column].not_null = true);
-    table.primary = Some(Key { name, columns, comment: None, constraint_comment: None });
-    Ok(())
-}
-
-/// Returns the index of a unique constraint.
-pub(super) fn unique_index(name: String, columns: Vec<usize>) -> Index {
-    Index { is_constraint: true, ..Index::new(name, columns, true) }
 }
 
 /// Adds a check to a table, whose rows are not looked at.
@@ -171,6 +186,36 @@ pub(super) fn check_types(table: &Table, key: &ForeignKey, other: &Table) -> Res
 }
 
 impl Definer<'_, '_> {
+    /// Adds a primary key to a table, whose rows must move to its order. Returns the index that
+    /// another key needs: rows are in no order that may have two with one place.
+    pub(super) async fn add_key(&mut self, table: &mut Table, key: NewKey) -> Result<Option<Index>> {
+        let columns = columns_of(table, &key.columns)?;
+        let include = key.include.iter().map(|name| {
+            let message = format!("column \"{name}\" named in key does not exist");
+            table.column(name).map_err(|_| SqlError::new(code::UNDEFINED_COLUMN, message))
+        });
+        let include = include.collect::<Result<Vec<_>>>()?;
+        let (parts, ending) = match key.is_primary {
+            true => (Vec::new(), "pkey"),
+            false => (table.names(&[&columns[..], &include].concat()), "key"),
+        };
+        let name = self.index_name(table, key.name, &parts, ending).await?;
+        if key.is_primary {
+            if table.primary_columns().is_some() {
+                let message = format!("multiple primary keys for table \"{}\" are not allowed", table.name);
+                return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+            }
+            columns.iter().for_each(|column| table.columns[*column].not_null = true);
+            if key.deferral.is_none() {
+                table.primary = Some(Key { name, columns, include, comment: None, constraint_comment: None });
+                return Ok(None);
+            }
+        }
+        let NewKey { is_primary, has_equal_nulls, deferral, .. } = key;
+        let index = Index { deferral, include, has_equal_nulls, ..Index::new(name, columns, true) };
+        Ok(Some(Index { is_constraint: true, is_primary, ..index }))
+    }
+
     /// Adds a foreign key to a table, whose rows are not looked at.
     pub(super) async fn add_foreign_key(
         &mut self,
@@ -217,15 +262,30 @@ impl Definer<'_, '_> {
         for column in key.referred_columns.iter().map(folded) {
             referenced.push(named_column(other, &column)?);
         }
+        let deferrable = |what: &str| {
+            let message = format!("cannot use a deferrable {what} for referenced table \"{}\"", other.name);
+            SqlError::new(code::NOT_IN_STATE, message)
+        };
         if key.referred_columns.is_empty() {
             let Some(primary) = &other.primary else {
+                if other.primary_columns().is_some() {
+                    return Err(deferrable("primary key"));
+                }
                 let message = format!("there is no primary key for referenced table \"{}\"", other.name);
                 return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
             };
             referenced.clone_from(&primary.columns);
         }
         if referenced_tree(other, &referenced).is_none() {
-            return Err(missing_key(&other.name));
+            let is_it = |index: &Index| {
+                index.deferral.is_some()
+                    && index.columns.len() == referenced.len()
+                    && index.columns.iter().all(|column| referenced.contains(column))
+            };
+            return Err(match other.indexes.iter().any(is_it) {
+                true => deferrable("unique constraint"),
+                false => missing_key(&other.name),
+            });
         }
         if referenced.len() != columns.len() {
             let message = "number of referencing and referenced columns for foreign key disagree";
@@ -233,18 +293,7 @@ impl Definer<'_, '_> {
         }
         let names = table.names(&columns).join("_");
         let name = constraint_name(table, name, &[&table.name, &names], "fkey")?;
-        let (is_deferrable, is_deferred) = match &key.characteristics {
-            None => (false, false),
-            Some(ast::ConstraintCharacteristics { deferrable, initially, enforced: None }) => {
-                let is_deferred = *initially == Some(ast::DeferrableInitial::Deferred);
-                if is_deferred && *deferrable == Some(false) {
-                    let message = "constraint declared INITIALLY DEFERRED must be DEFERRABLE";
-                    return Err(SqlError::new(code::SYNTAX_ERROR, message));
-                }
-                (deferrable.unwrap_or(is_deferred), is_deferred)
-            }
-            Some(_) => return Err(SqlError::unsupported("this form of FOREIGN KEY")),
-        };
+        let deferral = deferral(key.characteristics.as_ref())?;
         let made = ForeignKey {
             name,
             columns,
@@ -253,8 +302,8 @@ impl Definer<'_, '_> {
             on_delete: action(key.on_delete),
             on_update: action(key.on_update),
             is_full: key.match_kind == Some(ast::ConstraintReferenceMatchKind::Full),
-            is_deferrable,
-            is_deferred,
+            is_deferrable: deferral.is_some(),
+            is_deferred: deferral == Some(true),
             comment: None,
         };
         check_types(table, &made, other)?;

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use plexus_store::tree::ScanPlace;
 use sqlparser::ast;
 
-use super::{Definer, constraint::check_key_type, constraint::columns_of, exists, sequence::free_name};
+use super::{Definer, constraint::check_key_type, exists, sequence::free_name};
 use crate::{
-    bind::select::refuse,
-    catalog::{Index, IndexOrder, IndexPart, RelationName, Table, duplicate},
+    bind::{operators::collation_of, select::refuse},
+    catalog::{Index, IndexOrder, IndexPart, PATTERN_CLASSES, RelationName, Table, duplicate},
     dml::{
-        Target, put_entry,
+        Targets, duplicate_entry, put_entry,
         target::{bind_condition, bind_text, check_immutable},
     },
     error::{Result, SqlError, code},
@@ -58,34 +58,49 @@ impl Definer<'_, '_> {
     }
 }
 
+fn column_of(table: &Table, name: &str) -> Result<usize> {
+    table
+        .column(name)
+        .map_err(|_| SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")))
+}
+
 /// Returns a part of an index: a column, or an expression with its type.
 fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, IndexOrder, String)> {
     let ast::OrderByExpr { expr, options, with_fill: None } = &column.column else {
         return Err(SqlError::unsupported(format!("the index column {column}")));
     };
-    // The collation is C, so the order of patterns is that of texts.
-    let is_plain = |class: &ast::ObjectName| {
+    let class = column.operator_class.as_ref().map(|class| {
         let name = class.to_string().to_ascii_lowercase();
-        matches!(name.as_str(), "text_pattern_ops" | "varchar_pattern_ops" | "bpchar_pattern_ops")
-    };
-    refuse(column.operator_class.as_ref().is_some_and(|class| !is_plain(class)), "an operator class")?;
+        let found =
+            PATTERN_CLASSES.iter().find(|(known, _)| *known == name.trim_start_matches("pg_catalog."));
+        found
+            .map(|(_, number)| *number)
+            .ok_or_else(|| SqlError::unsupported(format!("the operator class {class}")))
+    });
+    let class = class.transpose()?;
     let is_descending = match &options.sort {
         None | Some(ast::OrderBySort::Asc) => false,
         Some(ast::OrderBySort::Desc) => true,
         Some(_) => return Err(SqlError::unsupported("an index with USING")),
     };
     let nulls_first = options.nulls_first.unwrap_or(is_descending);
-    let order = IndexOrder { is_descending, nulls_first };
-    let mut plain = expr;
-    while let ast::Expr::Nested(inner) = plain {
-        plain = inner;
+    let mut order = IndexOrder { is_descending, nulls_first, collation: None, class };
+    let (mut plain, mut collation) = (expr, None);
+    loop {
+        match plain {
+            ast::Expr::Nested(inner) => plain = inner,
+            ast::Expr::Collate { expr, collation: name } => {
+                plain = expr;
+                collation = Some(name);
+            }
+            _ => break,
+        }
     }
     if let ast::Expr::Identifier(name) = plain {
         let name = folded(name);
-        let column = table.column(&name).map_err(|_| {
-            SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist"))
-        })?;
+        let column = column_of(table, &name)?;
         check_key_type(table.columns[column].of)?;
+        order.collation = collation.map(|name| collation_of(name, table.columns[column].of)).transpose()?;
         return Ok((IndexPart::Column(column), order, name));
     }
     let text = plain.to_string();
@@ -93,6 +108,7 @@ fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, Index
     check_immutable(table, &text, "functions in index expression must be marked IMMUTABLE")?;
     let of = if of == Type::Unknown { Type::Text } else { of };
     check_key_type(of)?;
+    order.collation = collation.map(|name| collation_of(name, of)).transpose()?;
     let name = match plain {
         ast::Expr::Function(function) => {
             function.name.0.last().and_then(ast::ObjectNamePart::as_ident).map(folded)
@@ -105,12 +121,10 @@ fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, Index
 /// Runs CREATE INDEX.
 pub(crate) async fn create_index(define: &mut Definer<'_, '_>, create: &ast::CreateIndex) -> Result<()> {
     let is_plain = matches!(create.using, None | Some(ast::IndexType::BTree))
-        && create.nulls_distinct.is_none()
         && create.index_options.is_empty()
         && create.alter_options.is_empty()
         && !create.r#async;
     refuse(!is_plain, "this form of CREATE INDEX")?;
-    refuse(!create.include.is_empty(), "INCLUDE")?;
     let is_known = |option: &ast::Expr| option.to_string().to_ascii_lowercase().starts_with("fillfactor");
     refuse(!create.with.iter().all(is_known), "a storage parameter")?;
     let table = define.owned(&relation(&create.table_name)?).await?;
@@ -124,9 +138,13 @@ pub(crate) async fn create_index(define: &mut Definer<'_, '_>, create: &ast::Cre
         }
         None => None,
     };
-    let names: Vec<&str> = parts.iter().map(|(.., name)| name.as_str()).collect();
+    let include = create.include.iter().map(|name| column_of(&table, &folded(name)));
+    let include = include.collect::<Result<Vec<_>>>()?;
+    let mut names: Vec<&str> = parts.iter().map(|(.., name)| name.as_str()).collect();
+    names.extend(table.names(&include));
     let name = define.index_name(&table, name, &names, "idx").await?;
-    let mut index = Index::new(name, Vec::new(), create.unique);
+    let has_equal_nulls = create.nulls_distinct == Some(false);
+    let mut index = Index { include, has_equal_nulls, ..Index::new(name, Vec::new(), create.unique) };
     if define.has(&RelationName::new(&table.schema, &index.name)).await? {
         let notice = exists(&index.name, create.if_not_exists)?;
         define.notices.push(notice);
@@ -172,8 +190,9 @@ pub(super) async fn add_index(define: &mut Definer<'_, '_>, table: &Table, mut i
     let mut new = table.clone();
     new.indexes.push(index);
     let at = new.indexes.len() - 1;
-    let target = Target::of(Rc::new(new))?;
-    let (new, tree) = (&target.table, target.table.indexes[at].tree());
+    let targets = Targets::alone(Rc::new(new))?;
+    let target = targets.first();
+    let (new, index, tree) = (&target.table, &target.table.indexes[at], target.table.indexes[at].tree());
     let run = &mut *define.run;
     let mut entries = Spool::new(run.temporary, [Direction::RISING]);
     let mut place = Some(ScanPlace::from(&[]));
@@ -190,12 +209,19 @@ pub(super) async fn add_index(define: &mut Definer<'_, '_>, table: &Table, mut i
     }
     let mut sorted = entries.rows().await?.fuse();
     let mut batch: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let mut last = None;
     loop {
         while batch.len() < MOST_ENTRIES
             && let Some(entry) = sorted.next()
         {
             let Ok([Value::Bytes(entry), Value::Bytes(key)]) = <[Value; 2]>::try_from(entry?) else { break };
-            batch.push((entry, key));
+            let value = index.value_of(&key);
+            if index.deferral.is_some() && last.replace(entry.clone()).as_ref() == Some(&entry) {
+                let row = run.by.get(table.rows(), &key).await?.unwrap_or_default();
+                let row = encode::read_row(&row, table.columns.len())?;
+                return Err(cannot_create(duplicate_entry(target, at, &row, run.context)));
+            }
+            batch.push((entry, value));
         }
         let Some((entry, key)) = batch.first() else { break };
         let rising = batch.windows(2).take_while(|pair| pair[0].0 < pair[1].0).count() + 1;
@@ -203,7 +229,7 @@ pub(super) async fn add_index(define: &mut Definer<'_, '_>, table: &Table, mut i
             0 => {
                 let row = run.by.get(table.rows(), key).await?.unwrap_or_default();
                 let row = encode::read_row(&row, table.columns.len())?;
-                put_entry(run, &target, at, entry, key, &row).await.map_err(cannot_create)?;
+                put_entry(run, &targets, (0, at), entry, key, &row).await.map_err(cannot_create)?;
                 1
             }
             count => count,
@@ -211,17 +237,4 @@ pub(super) async fn add_index(define: &mut Definer<'_, '_>, table: &Table, mut i
         batch.drain(..count);
     }
     define.change(Some(table), Some(new)).await
-}
-
-/// Adds the index of a unique constraint.
-pub(super) async fn add_unique(
-    define: &mut Definer<'_, '_>,
-    table: &Table,
-    name: Option<String>,
-    columns: &[String],
-) -> Result<()> {
-    let columns = columns_of(table, columns)?;
-    let name = define.index_name(table, name, &table.names(&columns), "key").await?;
-    let index = super::constraint::unique_index(name, columns);
-    add_index(define, table, index).await
 }

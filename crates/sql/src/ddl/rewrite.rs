@@ -4,9 +4,12 @@ use std::rc::Rc;
 
 use plexus_store::tree::ScanPlace;
 
-use super::{Definer, index::cannot_create};
+use super::{
+    Definer,
+    index::{add_index, cannot_create},
+};
 use crate::{
-    catalog::Table,
+    catalog::{Index, Table},
     dml::{Targets, foreign, insert_rows},
     error::{Result, SqlError, code},
     expr::Expr,
@@ -45,6 +48,8 @@ impl Definer<'_, '_> {
         for index in &mut new.indexes {
             index.root = self.run.by.create_tree().await?.0;
         }
+        // Those that are deferrable are checked when they have all rows.
+        let late: Vec<Index> = new.indexes.extract_if(.., |index| index.deferral.is_some()).collect();
         let targets = Targets::alone(Rc::new(new))?;
         let new = targets.table().clone();
         let run = &mut *self.run;
@@ -78,7 +83,12 @@ impl Definer<'_, '_> {
             let inserted = insert_rows(run, &targets, &mut rows).await;
             inserted.map_err(|(_, error)| of_definition(error, &new))?;
         }
-        self.change(Some(old), Some(&new)).await
+        self.change(Some(old), Some(&new)).await?;
+        for index in late {
+            let table = self.table(&new.relation()).await?;
+            add_index(self, &table, index).await?;
+        }
+        Ok(())
     }
 
     /// Checks that all rows meet the constraints of a table: NULL and checks.

@@ -6,7 +6,7 @@ use sqlparser::ast;
 
 use super::{
     Definer,
-    constraint::{NewConstraint, add_check, add_primary, columns_of, unique_index},
+    constraint::{NewConstraint, add_check},
     exists, refuse_rest,
 };
 use crate::{
@@ -81,21 +81,13 @@ pub(crate) async fn create_table(define: &mut Definer<'_, '_>, create: &ast::Cre
     for constraint in &constraints {
         match constraint {
             NewConstraint::Check { name, condition } => add_check(&mut table, name.clone(), condition)?,
-            NewConstraint::Key { name, columns, is_primary: true } => {
-                let columns = columns_of(&table, columns)?;
-                let name = define.index_name(&table, name.clone(), &[], "pkey").await?;
-                add_primary(&mut table, name, columns)?;
+            NewConstraint::Key(key) => {
+                if let Some(mut index) = define.add_key(&mut table, key.clone()).await? {
+                    index.root = define.run.by.create_tree().await?.0;
+                    table.indexes.push(index);
+                }
             }
-            NewConstraint::Key { .. } | NewConstraint::Foreign { .. } => {}
-        }
-    }
-    for constraint in &constraints {
-        if let NewConstraint::Key { name, columns, is_primary: false } = constraint {
-            let columns = columns_of(&table, columns)?;
-            let name = define.index_name(&table, name.clone(), &table.names(&columns), "key").await?;
-            let mut index = unique_index(name, columns);
-            index.root = define.run.by.create_tree().await?.0;
-            table.indexes.push(index);
+            NewConstraint::Foreign { .. } => {}
         }
     }
     for constraint in constraints {
@@ -174,6 +166,7 @@ impl Definer<'_, '_> {
         let with_defaults = like.defaults == Some(ast::CreateTableLikeDefaults::Including);
         let column = |column: &Column| Column {
             not_null: column.not_null,
+            collation: column.collation,
             default: column.default.clone().filter(|_| with_defaults && column.identity.is_none()),
             ..Column::new(&column.name, column.of)
         };

@@ -1,4 +1,4 @@
-//! Foreign keys: the rows that a change needs or must take along.
+//! Deferred checks, and foreign keys: the rows that a change needs or must take along.
 //!
 //! A row that names another one locks it, so that it stays up to the end of the transaction. A row
 //! that goes waits for such locks, so afterwards the newest rows show all that name it. What a
@@ -12,10 +12,10 @@ use std::{
     rc::Rc,
 };
 
-use plexus_store::{Isolation, RowLock};
+use plexus_store::{Isolation, RowChange, RowLock};
 
 use super::{
-    rows::{delete_row, update_row},
+    rows::{delete_row, duplicate_entry, update_row},
     target::{Target, Targets, default_of},
     violated,
 };
@@ -49,15 +49,25 @@ enum Work {
     Gone { target: usize, key: usize, old: Vec<Value>, new: Option<Vec<Value>> },
     /// As before, and nothing is left to do but to check.
     Checked { target: usize, key: usize, old: Vec<Value> },
+    /// An entry of a deferrable index is that of several rows.
+    Shared { target: usize, index: usize, entry: Vec<u8> },
 }
 
 impl Work {
-    /// Returns the target and the number of the foreign key.
-    fn place(&self) -> (usize, usize) {
-        let (Self::Named { target, key, .. }
-        | Self::Gone { target, key, .. }
-        | Self::Checked { target, key, .. }) = self;
-        (*target, *key)
+    /// Returns the table, and the name and deferral of the constraint.
+    fn constraint<'t>(&self, targets: &'t Targets) -> (&'t Table, &'t str, Option<bool>) {
+        match self {
+            Self::Named { target, key, .. }
+            | Self::Gone { target, key, .. }
+            | Self::Checked { target, key, .. } => {
+                let table = &targets.0[*target].table;
+                (table, &table.foreign_keys[*key].name, table.foreign_keys[*key].deferral())
+            }
+            Self::Shared { target, index, .. } => {
+                let table = &targets.0[*target].table;
+                (table, &table.indexes[*index].name, table.indexes[*index].deferral)
+            }
+        }
     }
 }
 
@@ -83,17 +93,15 @@ impl Constraints {
     /// Returns whether checks of a table wait.
     pub(crate) fn waits_for(&self, table: u64) -> bool {
         let is_of = |(targets, work): &(Rc<Targets>, Work)| {
-            targets.0[work.place().0].table.id == table || targets.table().id == table
+            work.constraint(targets).0.id == table || targets.table().id == table
         };
         self.deferred.borrow().iter().any(is_of)
     }
 
-    fn defers(&self, table: &Table, key: &ForeignKey) -> bool {
-        if !key.is_deferrable {
-            return false;
-        }
-        let mode = self.modes.borrow().get(&(table.id, key.name.clone())).copied();
-        mode.or(self.all_deferred.get()).unwrap_or(key.is_deferred)
+    fn defers(&self, (table, name, deferral): (&Table, &str, Option<bool>)) -> bool {
+        let Some(is_deferred) = deferral else { return false };
+        let mode = self.modes.borrow().get(&(table.id, name.to_owned())).copied();
+        mode.or(self.all_deferred.get()).unwrap_or(is_deferred)
     }
 
     /// Runs SET CONSTRAINTS for these constraints of tables, or for all.
@@ -110,11 +118,8 @@ impl Constraints {
     /// Takes the deferred checks that are due: all at the end of the transaction.
     fn due(&self, is_end: bool) -> Vec<(Rc<Targets>, Work)> {
         let mut deferred = self.deferred.borrow_mut();
-        let is_due = |(targets, work): &mut (Rc<Targets>, Work)| {
-            let (target, key) = work.place();
-            let table = &targets.0[target].table;
-            is_end || !self.defers(table, &table.foreign_keys[key])
-        };
+        let is_due =
+            |(targets, work): &mut (Rc<Targets>, Work)| is_end || !self.defers(work.constraint(targets));
         deferred.extract_if(.., is_due).collect()
     }
 }
@@ -143,7 +148,7 @@ pub(super) async fn note(
             continue;
         }
         let work = Work::Named { target: at, key: number, row: row.to_vec() };
-        if waits.defers(&target.table, key) {
+        if waits.defers(work.constraint(targets)) {
             waits.deferred.borrow_mut().push((targets.clone(), work));
         } else if key.table == target.table.relation() {
             // A later row of the statement may be the one that it names.
@@ -164,6 +169,24 @@ pub(super) async fn note(
         run.keep(&values)?;
         let work = Work::Gone { target: *other, key: *number, old: values, new };
         waits.statement.borrow_mut().push_back(work);
+    }
+    Ok(())
+}
+
+/// Notes that an entry of an index of a target is that of several rows.
+pub(super) fn note_shared(
+    run: &mut Run<'_>,
+    targets: &Rc<Targets>,
+    (target, index): (usize, usize),
+    entry: &[u8],
+) -> Result<()> {
+    let (waits, work) = (&run.context.constraints, Work::Shared { target, index, entry: entry.to_vec() });
+    match waits.defers(work.constraint(targets)) {
+        true => waits.deferred.borrow_mut().push((targets.clone(), work)),
+        false => {
+            run.keep_bytes(entry.len() + size_of::<Work>())?;
+            run.context.constraints.statement.borrow_mut().push_back(work);
+        }
     }
     Ok(())
 }
@@ -200,9 +223,7 @@ pub(crate) async fn finish(run: &mut Run<'_>, targets: &Rc<Targets>) -> Result<(
         }
     }
     for check in checks {
-        let (target, key) = check.place();
-        let table = &targets.0[target].table;
-        match waits.defers(table, &table.foreign_keys[key]) {
+        match waits.defers(check.constraint(targets)) {
             true => waits.deferred.borrow_mut().push((targets.clone(), check)),
             false => do_check(run, targets, &check).await?,
         }
@@ -234,6 +255,20 @@ async fn do_check(run: &mut Run<'_>, targets: &Rc<Targets>, work: &Work) -> Resu
         }
         Work::Gone { target, key, old, .. } | Work::Checked { target, key, old, .. } => {
             check_gone(run, targets, *target, *key, old, false).await
+        }
+        Work::Shared { target, index, entry } => {
+            let (target, at) = (&targets.0[*target], *index);
+            let (rows, index) = (target.table.rows(), &target.table.indexes[at]);
+            let mut second = None;
+            let mut look = |value: Option<&[u8]>| {
+                second = index.row_keys(value.unwrap_or_default()).get(1).map(|key| key.to_vec());
+                RowChange::Keep
+            };
+            run.by.change(index.tree(), entry, &mut look).await?;
+            let Some(row) = second else { return Ok(()) };
+            let row = run.by.get(rows, &row).await?.unwrap_or_default();
+            let row = encode::read_row(&row, target.table.columns.len())?;
+            Err(duplicate_entry(target, at, &row, run.context))
         }
     }
 }

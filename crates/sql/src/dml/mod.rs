@@ -11,8 +11,8 @@ use sqlparser::ast;
 
 pub(crate) use self::{
     bind::{bind_change, is_change},
-    rows::{Arbiter, insert_rows, put_entry},
-    target::{Target, Targets, default_of},
+    rows::{Arbiter, duplicate_entry, insert_rows, put_entry},
+    target::{Targets, default_of},
 };
 use self::{
     foreign::finish,
@@ -294,6 +294,12 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
         None => Conflict::Fail,
         Some(ast::OnInsert::OnConflict(on)) => {
             let arbiters = arbiters(table, on.conflict_target.as_ref())?;
+            let is_deferrable = |arbiter: &Arbiter| matches!(arbiter, Arbiter::Index(at) if table.indexes[*at].deferral.is_some());
+            if arbiters.iter().any(is_deferrable) {
+                let message = "ON CONFLICT does not support deferrable unique constraints/exclusion constraints \
+                               as arbiters";
+                return Err(SqlError::new(code::NOT_IN_STATE, message));
+            }
             match &on.action {
                 ast::OnConflictAction::DoNothing => Conflict::Nothing(arbiters),
                 ast::OnConflictAction::DoUpdate(update) => {

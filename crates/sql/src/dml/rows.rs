@@ -6,7 +6,7 @@ use plexus_store::RowChange;
 
 use super::{
     failing_row,
-    foreign::note,
+    foreign::{note, note_shared},
     target::{Target, Targets},
     violated,
 };
@@ -15,6 +15,7 @@ use crate::{
     error::{Result, SqlError, code},
     exec::{Run, all_hold},
     expr::{Expr, Inputs},
+    functions::Context,
     types::{Value, encode, text},
 };
 
@@ -115,7 +116,7 @@ pub(super) async fn insert_row(
     let indexes = (0..table.indexes.len()).filter(|index| made.iter().all(|(known, _)| known != index));
     for index in indexes {
         if let Some((entry, _)) = target.entry(index, &key, row, run.context)? {
-            put_entry(run, target, index, &entry, &key, row).await?;
+            put_entry(run, targets, (at, index), &entry, &key, row).await?;
         }
     }
     if target.has_references() {
@@ -143,11 +144,13 @@ async fn put_if_new(
 /// Changes the entries of a row in all indexes.
 async fn change_indexes(
     run: &mut Run<'_>,
-    target: &Target,
+    targets: &Rc<Targets>,
+    of: usize,
     key: &[u8],
     old: Option<&[Value]>,
     new: Option<&[Value]>,
 ) -> Result<()> {
+    let target = &targets.0[of];
     for (at, index) in target.table.indexes.iter().enumerate() {
         let before = old.map_or(Ok(None), |row| target.entry(at, key, row, run.context))?;
         let after = new.map_or(Ok(None), |row| target.entry(at, key, row, run.context))?;
@@ -155,29 +158,61 @@ async fn change_indexes(
             continue;
         }
         if let Some((entry, _)) = before {
-            run.by.change(index.tree(), &entry, &mut |_| RowChange::Remove).await?;
+            let mut remove = |value: Option<&[u8]>| {
+                let others = index.row_keys(value.unwrap_or_default()).into_iter();
+                let others = others.filter(|other| *other != key).map(|other| index.value_of(other));
+                let others = others.collect::<Vec<_>>().concat();
+                if others.is_empty() { RowChange::Remove } else { RowChange::Set(others) }
+            };
+            run.by.change(index.tree(), &entry, &mut remove).await?;
         }
         if let (Some((entry, _)), Some(row)) = (after, new) {
-            put_entry(run, target, at, &entry, key, row).await?;
+            put_entry(run, targets, (of, at), &entry, key, row).await?;
         }
     }
     Ok(())
 }
 
-/// Makes an entry of an index.
+/// The most rows with the same values of a deferrable key: each one more writes all again.
+const MOST_SHARED: usize = 1000;
+
+/// Makes an entry of an index: that of a target and of a number.
 pub(crate) async fn put_entry(
     run: &mut Run<'_>,
-    target: &Target,
-    at: usize,
+    targets: &Rc<Targets>,
+    (of, at): (usize, usize),
     entry: &[u8],
     key: &[u8],
     row: &[Value],
 ) -> Result<()> {
+    let target = &targets.0[of];
     let index = &target.table.indexes[at];
-    match put_if_new(run, index.tree(), entry, key).await? {
-        None => Ok(()),
-        Some(_) => Err(duplicate(&target.table, &index.name, &target.shown_entry(at, row, run.context))),
+    if index.deferral.is_none() {
+        return match put_if_new(run, index.tree(), entry, key).await? {
+            None => Ok(()),
+            Some(_) => Err(duplicate_entry(target, at, row, run.context)),
+        };
     }
+    let mut count = 0;
+    let mut add = |value: Option<&[u8]>| {
+        let all = [value.unwrap_or_default(), &index.value_of(key)].concat();
+        count = index.row_keys(&all).len();
+        if count > MOST_SHARED { RowChange::Keep } else { RowChange::Set(all) }
+    };
+    run.by.change(index.tree(), entry, &mut add).await?;
+    match count {
+        ..2 => Ok(()),
+        2..=MOST_SHARED => note_shared(run, targets, (of, at), entry),
+        _ => {
+            let message = format!("more than {MOST_SHARED} rows with one value of \"{}\"", index.name);
+            Err(SqlError::new(code::PROGRAM_LIMIT, message))
+        }
+    }
+}
+
+/// Returns the error for a row whose entry of an index is there.
+pub(crate) fn duplicate_entry(target: &Target, at: usize, row: &[Value], context: &Context) -> SqlError {
+    duplicate(&target.table, &target.table.indexes[at].name, &target.shown_entry(at, row, context))
 }
 
 /// Returns the newest values of a row if it still meets the conditions, with the values behind it.
@@ -229,7 +264,7 @@ pub(super) async fn delete_row(
     };
     run.end_evaluation();
     let Some(row) = gone? else { return Ok(None) };
-    change_indexes(run, target, &key, Some(&row), None).await?;
+    change_indexes(run, targets, at, &key, Some(&row), None).await?;
     if target.has_references() {
         note(run, targets, at, &key, Some(&row), None).await?;
     }
@@ -284,13 +319,13 @@ pub(super) async fn update_row(
         _ => key.clone(),
     };
     if moves {
-        change_indexes(run, target, &key, Some(&old), None).await?;
+        change_indexes(run, targets, at, &key, Some(&old), None).await?;
         if put_if_new(run, table.rows(), &new_key, &encode::row(&new)).await?.is_some() {
             return Err(duplicate_primary(table, &new));
         }
-        change_indexes(run, target, &new_key, None, Some(&new)).await?;
+        change_indexes(run, targets, at, &new_key, None, Some(&new)).await?;
     } else {
-        change_indexes(run, target, &key, Some(&old), Some(&new)).await?;
+        change_indexes(run, targets, at, &key, Some(&old), Some(&new)).await?;
     }
     if target.has_references() {
         note(run, targets, at, &new_key, Some(&old), Some(&new)).await?;
@@ -340,7 +375,7 @@ pub(crate) async fn insert_rows(
         for _ in 0..count {
             let (key, row) = (&entries[at].0, &rows[at]);
             let indexed = async {
-                change_indexes(run, target, key, None, Some(row)).await?;
+                change_indexes(run, targets, 0, key, None, Some(row)).await?;
                 match target.has_references() {
                     true => note(run, targets, 0, key, None, Some(row)).await,
                     false => Ok(()),

@@ -75,7 +75,8 @@ pub(crate) fn referenced_tree<'t>(table: &'t Table, columns: &[usize]) -> Option
     let is_it =
         |known: &[usize]| known.len() == columns.len() && columns.iter().all(|column| known.contains(column));
     let primary = table.primary.iter().map(|key| (table.rows(), &key.columns[..]));
-    let unique = table.indexes.iter().filter(|index| index.is_unique && index.is_plain());
+    let unique =
+        table.indexes.iter().filter(|index| index.is_unique && index.is_plain() && index.deferral.is_none());
     let unique = unique.map(|index| (index.tree(), &index.columns[..]));
     primary.chain(unique).find(|(_, known)| is_it(known))
 }
@@ -240,7 +241,7 @@ impl Target {
         let (mut key, mut is_alone) = (Vec::new(), index.is_unique);
         for (part, of) in &bound.parts {
             let value = part.evaluate(inputs)?;
-            is_alone &= !value.is_null();
+            is_alone &= index.has_equal_nulls || !value.is_null();
             encode::put_key(&mut key, &value, *of)?;
         }
         if !is_alone {

@@ -97,6 +97,8 @@ struct Range {
     /// Entries that were found, and how many of them are done.
     found: Entries,
     done: usize,
+    /// The keys of the rows of an entry of an index, the last first.
+    keys: Vec<Vec<u8>>,
     next: Option<NextRows>,
 }
 
@@ -131,7 +133,7 @@ impl<'s> SourceRows<'s> {
                     false => NextRows::From(ScanPlace::from(&from)),
                 };
                 let (found, next) = (Entries::default(), Some(next));
-                RowsPlace::Range(Box::new(Range { from, to, tree, found, done: 0, next }))
+                RowsPlace::Range(Box::new(Range { from, to, tree, found, done: 0, keys: Vec::new(), next }))
             }
         };
         Ok(opened)
@@ -171,21 +173,24 @@ impl<'s> SourceRows<'s> {
                     key
                 }
                 RowsPlace::Range(range) => {
-                    let Some((entry, row_key)) = range.found.entry(range.done) else {
-                        if range.read_more(run).await? {
-                            if self.go_on()? {
-                                return Ok(true);
-                            }
-                            continue;
+                    if let Some(key) = range.keys.pop() {
+                        key
+                    } else if let Some((entry, value)) = range.found.entry(range.done) {
+                        if self.source.path.is_backward && *entry < range.from[..] {
+                            return Ok(false);
                         }
+                        range.done += 1;
+                        let index = self.source.path.index.map(|index| &table.indexes[index]);
+                        let keys = index.map(|index| index.row_keys(value)).unwrap_or_default();
+                        range.keys = keys.into_iter().rev().map(<[u8]>::to_vec).collect();
+                        continue;
+                    } else if !range.read_more(run).await? {
                         return Ok(false);
-                    };
-                    if self.source.path.is_backward && *entry < range.from[..] {
-                        return Ok(false);
+                    } else if self.go_on()? {
+                        return Ok(true);
+                    } else {
+                        continue;
                     }
-                    range.done += 1;
-                    // The value of an index is the key of the row.
-                    row_key.to_vec()
                 }
             };
             if let Some(row) = run.by.get(table.rows(), &key).await? {

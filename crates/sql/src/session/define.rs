@@ -208,19 +208,24 @@ impl Session<'_> {
                     None => self.catalog.whole_path().contains(&table.schema),
                 };
                 let keys = tables.iter().filter(is_here).flat_map(|table| {
-                    let keys = table.foreign_keys.iter().filter(|key| key.name == name);
-                    keys.map(|key| (table.id, key))
+                    let primary = table.primary.iter().map(|key| (&key.name, None));
+                    let unique = table.indexes.iter().filter(|index| index.is_constraint);
+                    let unique = unique.map(|index| (&index.name, index.deferral));
+                    let checks = table.checks.iter().map(|check| (&check.name, None));
+                    let foreign = table.foreign_keys.iter().map(|key| (&key.name, key.deferral()));
+                    let all = primary.chain(unique).chain(checks).chain(foreign);
+                    all.filter(|(known, _)| **known == name).map(|(_, deferral)| (table.id, deferral))
                 });
                 let keys: Vec<_> = keys.collect();
                 if keys.is_empty() {
                     let message = format!("constraint \"{name}\" does not exist");
                     return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
                 }
-                if keys.iter().any(|(_, key)| !key.is_deferrable) {
+                if keys.iter().any(|(_, deferral)| deferral.is_none()) {
                     let message = format!("constraint \"{name}\" is not deferrable");
                     return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
                 }
-                all.extend(keys.into_iter().map(|(table, key)| (table, key.name.clone())));
+                all.extend(keys.into_iter().map(|(table, _)| (table, name.clone())));
             }
             found = Some(all);
         }
@@ -397,23 +402,23 @@ impl Session<'_> {
                     let mut define =
                         Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
                     let count = ddl::create_table_as(&mut define, create, &columns, rows).await?;
+                    self.note_on_commit(create).await?;
                     if ddl::has_rows(create) {
                         return Ok(Done { tag: Tag::Count("SELECT", count), rows: None });
                     }
                     "CREATE TABLE AS"
                 }
-                    self.note_on_commit(create).await?;
                 None => {
                     define!(|define| ddl::create_table(&mut define, create));
+                    // Without a notice it is new.
+                    if notices.is_empty() {
+                        self.note_on_commit(create).await?;
+                    }
                     "CREATE TABLE"
                 }
             },
             ast::Statement::CreateView(create) => {
                 let Some((columns, rows, uses)) = query else { return Err(no_transaction()) };
-                    // Without a notice it is new.
-                    if notices.is_empty() {
-                        self.note_on_commit(create).await?;
-                    }
                 let mut define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
                 let count = ddl::create_view(&mut define, create, &columns, uses, rows).await?;
                 notices = define.notices;

@@ -12,9 +12,9 @@ use plexus_locks::{
 };
 use sqlparser::ast;
 
-use super::{Session, modes::Modes, no_transaction};
+use super::{Prepared, Session, locks::TableMode, modes::Modes, no_transaction};
 use crate::{
-    catalog::Schema,
+    catalog::{RelationName, Schema},
     error::{Result, SqlError, code},
     parse::{self, Statement},
 };

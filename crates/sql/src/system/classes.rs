@@ -199,7 +199,7 @@ impl<'a> Attribute<'a> {
             has_default,
             self.identity(),
             generated,
-            collation_of(self.of),
+            self.column.and_then(|column| column.collation).unwrap_or_else(|| collation_of(self.of)),
         ]
     }
 
@@ -301,10 +301,15 @@ pub(super) fn class_of(of: Type) -> u32 {
 /// Makes the rows of `pg_index`.
 pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     let row = |key: Key<'_>| {
-        let types: Vec<Type> = key.parts.iter().map(|part| part.type_in(key.table)).collect();
+        let types: Vec<Type> = key.parts[..key.count].iter().map(|part| part.type_in(key.table)).collect();
         let columns = vector(key.parts.iter().map(|part| part.number()).collect());
-        let collations = vector(types.iter().map(|of| collation_of(*of)).collect());
-        let classes = vector(types.iter().map(|of| class_of(*of)).collect());
+        let collations = key.parts[..key.count].iter().enumerate();
+        let collations = collations
+            .map(|(at, part)| key.order(at).collation.unwrap_or_else(|| part.collation_in(key.table)));
+        let collations = vector(collations.collect());
+        let classes = types.iter().enumerate();
+        let classes = classes.map(|(at, of)| key.order(at).class.unwrap_or_else(|| class_of(*of)));
+        let classes = vector(classes.collect());
         let options = (0..types.len()).map(|at| {
             let order = key.order(at);
             i32::from(order.is_descending) | i32::from(order.nulls_first) << 1
@@ -316,10 +321,12 @@ pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
         row![
             key.oid,
             key.table_oid,
-            count,
+            key.parts.len(),
             count,
             key.is_unique(),
+            key.has_equal_nulls(),
             key.is_primary(),
+            key.deferral().is_none(),
             columns,
             collations,
             classes,

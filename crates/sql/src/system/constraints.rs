@@ -25,6 +25,10 @@ pub(crate) struct Constraint<'a> {
     pub(crate) table_oid: u32,
     pub(crate) table: &'a Table,
     pub(crate) columns: Vec<usize>,
+    /// The columns of INCLUDE.
+    pub(crate) include: Vec<usize>,
+    pub(crate) deferral: Option<bool>,
+    pub(crate) has_equal_nulls: bool,
     /// The index that it needs, or 0.
     pub(crate) index: u32,
     pub(crate) of: ConstraintOf<'a>,
@@ -65,6 +69,9 @@ fn of_table<'a>(snapshot: &'a Snapshot, oid: u32, table: &'a Table) -> Vec<Const
             table_oid: oid,
             table,
             columns,
+            include: Vec::new(),
+            deferral: None,
+            has_equal_nulls: false,
             index,
             of,
             comment,
@@ -72,12 +79,18 @@ fn of_table<'a>(snapshot: &'a Snapshot, oid: u32, table: &'a Table) -> Vec<Const
     };
     for key in snapshot.keys_of(oid).into_iter().filter(|key| key.is_constraint()) {
         let (of, comment) = match (&table.primary, key.index) {
-            (_, Some(index)) => (ConstraintOf::Unique, index.constraint_comment.as_deref()),
+            (_, Some(index)) => {
+                let of = if index.is_primary { ConstraintOf::Primary } else { ConstraintOf::Unique };
+                (of, index.constraint_comment.as_deref())
+            }
             (Some(primary), None) => (ConstraintOf::Primary, primary.constraint_comment.as_deref()),
             (None, None) => continue,
         };
-        let columns = key.parts.iter().filter_map(|part| part.number().checked_sub(1)).collect();
-        found.push(constraint(key.name, columns, key.oid, of, comment));
+        let mut columns: Vec<_> = key.parts.iter().filter_map(|part| part.number().checked_sub(1)).collect();
+        let include = columns.split_off(key.count);
+        let made = constraint(key.name, columns, key.oid, of, comment);
+        let (deferral, has_equal_nulls) = (key.deferral(), key.has_equal_nulls());
+        found.push(Constraint { include, deferral, has_equal_nulls, ..made });
     }
     for check in &table.checks {
         let of = ConstraintOf::Check(check);
@@ -87,7 +100,8 @@ fn of_table<'a>(snapshot: &'a Snapshot, oid: u32, table: &'a Table) -> Vec<Const
         let Some((other_oid, other)) = snapshot.table(&key.table) else { continue };
         let index = snapshot.unique_key(other_oid, &key.referenced);
         let of = ConstraintOf::Foreign(key, other_oid, other);
-        found.push(constraint(&key.name, key.columns.clone(), index, of, key.comment.as_deref()));
+        let made = constraint(&key.name, key.columns.clone(), index, of, key.comment.as_deref());
+        found.push(Constraint { deferral: key.deferral(), ..made });
     }
     found
 }
@@ -110,8 +124,6 @@ fn letter(action: Action) -> char {
 /// The values that only the row of a foreign key has.
 #[derive(Default)]
 struct ForeignPart {
-    is_deferrable: bool,
-    is_deferred: bool,
     table: u32,
     letters: Option<[char; 3]>,
     columns: Option<Value>,
@@ -122,8 +134,6 @@ impl ForeignPart {
         let ConstraintOf::Foreign(key, table, _) = constraint.of else { return Self::default() };
         let kind = if key.is_full { 'f' } else { 's' };
         Self {
-            is_deferrable: key.is_deferrable,
-            is_deferred: key.is_deferred,
             table,
             letters: Some([letter(key.on_update), letter(key.on_delete), kind]),
             columns: Some(numbers(&key.referenced)),
@@ -147,8 +157,8 @@ pub(super) fn constraints(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             of.name,
             of.schema,
             kind,
-            foreign.is_deferrable,
-            foreign.is_deferred,
+            of.deferral.is_some(),
+            of.deferral == Some(true),
             of.table_oid,
             of.index,
             foreign.table,

@@ -16,7 +16,8 @@ use super::{
     types,
 };
 use crate::{
-    catalog::{Action, Column, IndexOrder, RelationName, Table},
+    bind::operators::COLLATIONS,
+    catalog::{Action, Column, IndexOrder, PATTERN_CLASSES, RelationName, Table},
     functions::names::{quoted_literal, quoted_name},
     parse,
     types::{Type, Value},
@@ -105,29 +106,41 @@ fn part(table: &Table, part: KeyPart<'_>) -> String {
 pub(crate) fn index(snapshot: &Snapshot, key: &Key<'_>) -> String {
     let unique = if key.is_unique() { "UNIQUE " } else { "" };
     let schema = snapshot.relation(key.table_oid).map_or(PUBLIC, |table| table.schema);
-    let parts = key.parts.iter().enumerate().map(|(at, one)| {
+    let parts = key.parts[..key.count].iter().enumerate().map(|(at, one)| {
         let shown = match one {
             // A call of a function needs no parentheses.
             KeyPart::Expression(text, _) if !is_call(text) => format!("({text})"),
             one => part(key.table, *one),
         };
-        let order = match key.order(at) {
-            IndexOrder { is_descending: false, nulls_first: false } => "",
-            IndexOrder { is_descending: false, nulls_first: true } => " NULLS FIRST",
-            IndexOrder { is_descending: true, nulls_first: true } => " DESC",
-            IndexOrder { is_descending: true, nulls_first: false } => " DESC NULLS LAST",
+        let IndexOrder { is_descending, nulls_first, collation, class } = key.order(at);
+        let order = match (is_descending, nulls_first) {
+            (false, false) => "",
+            (false, true) => " NULLS FIRST",
+            (true, true) => " DESC",
+            (true, false) => " DESC NULLS LAST",
         };
-        shown + order
+        let collation = collation.filter(|collation| *collation != one.collation_in(key.table));
+        let collation = COLLATIONS.iter().find(|(_, number)| Some(*number) == collation);
+        let collation = collation.map(|(name, _)| format!(" COLLATE {}", quoted_name(name)));
+        let class = PATTERN_CLASSES.iter().find(|(_, number)| Some(*number) == class);
+        let class = class.map(|(name, _)| format!(" {name}"));
+        shown + &collation.unwrap_or_default() + &class.unwrap_or_default() + order
     });
     let condition = key.index.and_then(|index| index.condition.as_ref());
     let condition = condition.map(|text| format!(" WHERE {}", nested(text))).unwrap_or_default();
     format!(
-        "CREATE {unique}INDEX {} ON {}.{} USING btree ({}){condition}",
+        "CREATE {unique}INDEX {} ON {}.{} USING btree ({}){}{}{condition}",
         quoted_name(key.name),
         quoted_name(snapshot.schema_name(schema).unwrap_or_default()),
         quoted_name(&key.table.name),
-        parts.collect::<Vec<_>>().join(", ")
+        parts.collect::<Vec<_>>().join(", "),
+        included(key.parts[key.count..].iter().map(|one| part(key.table, *one)).collect()),
+        if key.has_equal_nulls() { " NULLS NOT DISTINCT" } else { "" }
     )
+}
+
+fn included(columns: Vec<String>) -> String {
+    if columns.is_empty() { String::new() } else { format!(" INCLUDE ({})", columns.join(", ")) }
 }
 
 /// Returns whether an expression is a call of a function.
@@ -151,23 +164,33 @@ pub(crate) fn index_column(key: &Key<'_>, number: i64) -> Option<String> {
 
 /// Returns the definition of a constraint behind its name.
 pub(crate) fn constraint(snapshot: &Snapshot, path: &[u32], of: &Constraint<'_>, is_pretty: bool) -> String {
+    let deferral = match of.deferral {
+        None => "",
+        Some(false) => " DEFERRABLE",
+        Some(true) => " DEFERRABLE INITIALLY DEFERRED",
+    };
     match of.of {
-        ConstraintOf::Primary => format!("PRIMARY KEY ({})", names(of.table, &of.columns)),
-        ConstraintOf::Unique => format!("UNIQUE ({})", names(of.table, &of.columns)),
+        ConstraintOf::Primary | ConstraintOf::Unique => {
+            let kind = match of.of {
+                ConstraintOf::Primary => "PRIMARY KEY",
+                _ if of.has_equal_nulls => "UNIQUE NULLS NOT DISTINCT",
+                _ => "UNIQUE",
+            };
+            let include = of.include.iter().map(|at| quoted_name(&of.table.columns[*at].name)).collect();
+            format!("{kind} ({}){}{deferral}", names(of.table, &of.columns), included(include))
+        }
         ConstraintOf::Check(check) if is_pretty => format!("CHECK ({})", check.condition),
         ConstraintOf::Check(check) => format!("CHECK ({})", nested(&check.condition)),
         ConstraintOf::Foreign(key, other_oid, other) => {
             let relation = snapshot.relation(other_oid);
             let target = relation.map(|relation| relation_name(snapshot, path, relation)).unwrap_or_default();
             format!(
-                "FOREIGN KEY ({}) REFERENCES {target}({}){}{}{}{}{}",
+                "FOREIGN KEY ({}) REFERENCES {target}({}){}{}{}{deferral}",
                 names(of.table, &key.columns),
                 names(other, &key.referenced),
                 if key.is_full { " MATCH FULL" } else { "" },
                 action("UPDATE", key.on_update),
                 action("DELETE", key.on_delete),
-                if key.is_deferrable { " DEFERRABLE" } else { "" },
-                if key.is_deferred { " INITIALLY DEFERRED" } else { "" },
             )
         }
     }

@@ -96,12 +96,19 @@ impl Relation {
     pub(crate) fn key(&self) -> Option<Key<'_>> {
         let RelationOf::Index(table_oid, table, at) = &self.of else { return None };
         let index = at.and_then(|at| table.indexes.get(at));
-        let columns = match index {
-            Some(index) if !index.parts.is_empty() => index.parts.iter().map(KeyPart::of).collect(),
-            Some(index) => index.columns.iter().copied().map(KeyPart::Column).collect(),
-            None => table.primary.iter().flat_map(|key| &key.columns).copied().map(KeyPart::Column).collect(),
+        let primary = table.primary.as_ref().map(|key| (&key.columns[..], &key.include[..]));
+        let (columns, include) = match index {
+            Some(index) => (&index.columns[..], &index.include[..]),
+            None => primary.unwrap_or_default(),
         };
-        Some(Key { oid: self.oid, name: &self.name, table_oid: *table_oid, table, parts: columns, index })
+        let plain = |columns: &[usize]| columns.iter().copied().map(KeyPart::Column).collect::<Vec<_>>();
+        let mut parts = match index {
+            Some(index) if !index.parts.is_empty() => index.parts.iter().map(KeyPart::of).collect(),
+            _ => plain(columns),
+        };
+        let count = parts.len();
+        parts.extend(plain(include));
+        Some(Key { oid: self.oid, name: &self.name, table_oid: *table_oid, table, parts, count, index })
     }
 
     pub(crate) fn is_system(&self) -> bool {
@@ -151,6 +158,15 @@ impl<'a> KeyPart<'a> {
         }
     }
 
+    /// Returns the number of the collation of its values.
+    pub(crate) fn collation_in(self, table: &Table) -> u32 {
+        let own = match self {
+            Self::Column(at) => table.columns[at].collation,
+            Self::Expression(..) => None,
+        };
+        own.unwrap_or_else(|| super::classes::collation_of(self.type_in(table)))
+    }
+
     /// Returns the type of its values.
     pub(crate) fn type_in(self, table: &Table) -> Type {
         match self {
@@ -167,14 +183,26 @@ pub(crate) struct Key<'a> {
     pub(crate) name: &'a str,
     pub(crate) table_oid: u32,
     pub(crate) table: &'a Table,
+    /// The parts of the key, and behind them the columns of INCLUDE.
     pub(crate) parts: Vec<KeyPart<'a>>,
+    /// The number of the parts of the key.
+    pub(crate) count: usize,
     /// `None` is the primary key.
     pub(crate) index: Option<&'a Index>,
 }
 
 impl Key<'_> {
     pub(crate) fn is_primary(&self) -> bool {
-        self.index.is_none()
+        self.index.is_none_or(|index| index.is_primary)
+    }
+
+    pub(crate) fn has_equal_nulls(&self) -> bool {
+        self.index.is_some_and(|index| index.has_equal_nulls)
+    }
+
+    /// Returns its deferral as [`Index::deferral`].
+    pub(crate) fn deferral(&self) -> Option<bool> {
+        self.index.and_then(|index| index.deferral)
     }
 
     /// Returns the order of a part.
@@ -417,8 +445,9 @@ impl Snapshot {
     pub(crate) fn unique_key(&self, table: u32, columns: &[usize]) -> u32 {
         let fits = |key: &Key<'_>| {
             key.is_unique()
-                && key.parts.len() == columns.len()
-                && columns.iter().all(|at| key.parts.iter().any(|part| part.number() == at + 1))
+                && key.deferral().is_none()
+                && key.count == columns.len()
+                && columns.iter().all(|at| key.parts[..key.count].iter().any(|part| part.number() == at + 1))
         };
         self.keys_of(table).into_iter().find(fits).map_or(0, |key| key.oid)
     }

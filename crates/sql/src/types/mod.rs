@@ -174,10 +174,10 @@ static ELEMENTS: &[(Type, u32, &str)] = &[
     (Type::Char(u32::MAX), 1014, "character[]"),
     (Type::Varchar(None), 1015, "character varying[]"),
     (Type::Int8, 1016, "bigint[]"),
-    (Type::Float4, 1021, "real[]"),
-    (Type::Float8, 1022, "double precision[]"),
     (Type::Cidr, 651, "cidr[]"),
     (Type::Inet, 1041, "inet[]"),
+    (Type::Float4, 1021, "real[]"),
+    (Type::Float8, 1022, "double precision[]"),
     (Type::Oid, 1028, "oid[]"),
     (Type::Timestamp, 1115, "timestamp without time zone[]"),
     (Type::Date, 1182, "date[]"),
@@ -214,10 +214,10 @@ impl Type {
             Self::Oid => facts(26, 4, "oid", "oid"),
             Self::OidVector => facts(30, -1, "oidvector", "oidvector"),
             Self::Json => facts(114, -1, "json", "json"),
-            Self::Float4 => facts(700, 4, "real", "float4"),
-            Self::Float8 => facts(701, 8, "double precision", "float8"),
             Self::Cidr => facts(650, -1, "cidr", "cidr"),
             Self::Inet => facts(869, -1, "inet", "inet"),
+            Self::Float4 => facts(700, 4, "real", "float4"),
+            Self::Float8 => facts(701, 8, "double precision", "float8"),
             Self::Unknown => facts(705, -2, "unknown", "unknown"),
             Self::Char(_) => facts(1042, -1, "character", "bpchar"),
             Self::Varchar(_) => facts(1043, -1, "character varying", "varchar"),
@@ -312,9 +312,9 @@ impl Type {
             (from, to) if from.is_oid() && matches!(to, Self::Int4 | Self::Int8) => true,
             (from, Self::OneByte) => from.is_text(),
             (TimeOfDay, TimeTz | Interval) | (TimeTz | Interval | Timestamp | TimestampTz, TimeOfDay) => true,
+            (from, to) if from.is_network() && to.is_network() => true,
             (TimestampTz, TimeTz) | (Json, Jsonb) | (Jsonb, Json) => true,
             _ => false,
-            (from, to) if from.is_network() && to.is_network() => true,
         }
     }
 
@@ -378,12 +378,12 @@ impl Type {
         matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_) | Self::Name)
     }
 
-    fn is_oid(self) -> bool {
-        self == Self::Oid || self.is_reg()
     pub(crate) fn is_network(self) -> bool {
         matches!(self, Self::Inet | Self::Cidr)
     }
 
+    fn is_oid(self) -> bool {
+        self == Self::Oid || self.is_reg()
     }
 
     fn is_moment(self) -> bool {
@@ -418,9 +418,9 @@ impl Type {
             (one, other) | (other, one) if one.is_oid() && other.is_integer() => Some(Self::Oid),
             (Self::OneByte, other) | (other, Self::OneByte) if other.is_text() => Some(Self::Text),
             (one, other) if one.is_text() && other.is_text() => Some(Self::Text),
+            (one, other) if one.is_network() && other.is_network() => Some(Self::Inet),
             (one, other) if one.is_moment() && other.is_moment() => {
                 let zoned = one == Self::TimestampTz || other == Self::TimestampTz;
-            (one, other) if one.is_network() && other.is_network() => Some(Self::Inet),
                 Some(if zoned { Self::TimestampTz } else { Self::Timestamp })
             }
             (Self::TimeOfDay, wider @ (Self::TimeTz | Self::Interval))

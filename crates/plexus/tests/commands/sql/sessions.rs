@@ -396,3 +396,40 @@ fn statements_sleep_and_sessions_of_other_nodes_are_cancelled_and_ended() {
         assert_eq!(ask(1, &format!("select count(*) {sleeping}")), "0");
     }
 }
+
+/// Two sessions of two nodes have one value of a deferrable key, which the second one waits for.
+#[test]
+fn a_deferrable_key_holds_on_all_nodes() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    ask(1, "create table t (a int primary key, b int unique deferrable initially deferred)");
+    ask(2, "insert into t values (1, 1), (2, 2)");
+    // The other session gives the value 5 to row 3 while this one has done `before`.
+    let meet = |before: &str, after: &str| {
+        let mut one = Session::start(&psql, &cluster, 1);
+        one.run(&format!("begin; {before}"));
+        let other = Session::start(&psql, &cluster, 2);
+        let waiting = thread::spawn(move || other.end("begin; insert into t values (3, 5); commit;"));
+        thread::sleep(Duration::from_millis(300));
+        (one.end(after), waiting.join().unwrap())
+    };
+    let (one, other) = meet("insert into t values (4, 5);", "commit;");
+    assert!(one.is_empty() && other.contains("violates unique constraint \"t_b_key\""), "{one}{other}");
+    let both = meet("update t set b = 1 where b = 5;", "update t set b = 4 where a = 1; commit;");
+    assert_eq!(both, Default::default());
+    assert_eq!(ask(1, "select * from t order by a"), "1|4\n2|2\n3|5\n4|1");
+    let both = meet("insert into t values (6, 5); delete from t where b = 5;", "rollback;");
+    assert!(both.1.contains("t_pkey"), "{both:?}");
+    ask(
+        2,
+        "begin; update t set b = b + 1; update t set b = 9 where b = 6; delete from t where a = 3; commit",
+    );
+    assert_eq!(ask(1, "select b from t where b > 0 order by b"), "2\n3\n5");
+    cluster.run("store").args(["check"]).said().ok();
+    let mut doomed = Session::start(&psql, &cluster, 1);
+    doomed.run("begin; insert into t values (7, 7), (8, 7);");
+    signal(cluster.pids()[0], Signal::KILL);
+    assert_eq!(ask(2, "insert into t values (9, 7); select b from t where b > 5"), "INSERT 0 1\n7");
+    doomed.child.wait().unwrap();
+}

@@ -13,7 +13,7 @@ use crate::{
     },
     dml::{
         default_of,
-        target::{Target, bind_text},
+        target::{Target, bind_text, referenced_tree},
     },
     error::{Result, SqlError, code},
     expr::Expr,
@@ -40,6 +40,14 @@ pub(super) fn shows_all(text: &str) -> bool {
         };
         is_begin && *token == Token::Mul
     })
+}
+
+/// Returns whether the keys that a foreign key may name all go with a column of INCLUDE.
+fn loses_key(table: &Table, key: &ForeignKey, gone: usize) -> bool {
+    let mut left = table.clone();
+    left.primary = left.primary.filter(|key| !key.include.contains(&gone));
+    left.indexes.retain(|index| !index.include.contains(&gone));
+    referenced_tree(&left, &key.referenced).is_none()
 }
 
 impl Definer<'_, '_> {
@@ -114,7 +122,8 @@ impl Definer<'_, '_> {
         let relation = &table.name;
         let mut views = self.views_of(&table.relation()).await?;
         views.retain(|view| names(&view.text, name) || view.columns.iter().any(|column| column.name == name));
-        let keys = self.foreign_keys_to(table, |key| key.referenced.contains(&gone)).await?;
+        let loses = |key: &ForeignKey| key.referenced.contains(&gone) || loses_key(table, key, gone);
+        let keys = self.foreign_keys_to(table, loses).await?;
         let mut generated = Vec::new();
         for (at, column) in table.columns.iter().enumerate().filter(|(at, _)| *at != gone) {
             let Some(text) = &column.generated else { continue };
@@ -161,15 +170,19 @@ impl Definer<'_, '_> {
             columns.iter_mut().filter(|column| **column > gone).for_each(|column| *column -= 1);
         };
         new.columns.remove(gone);
-        new.primary = new.primary.filter(|key| !uses(&key.columns));
-        new.primary.iter_mut().for_each(|key| moved(&mut key.columns));
+        new.primary = new.primary.filter(|key| !uses(&key.columns) && !uses(&key.include));
+        if let Some(key) = &mut new.primary {
+            moved(&mut key.columns);
+            moved(&mut key.include);
+        }
         let mut at = 0;
         new.indexes.retain(|index| {
             at += 1;
-            !uses(&index.columns) && !target.index_uses(at - 1, gone)
+            !uses(&index.columns) && !uses(&index.include) && !target.index_uses(at - 1, gone)
         });
         for index in &mut new.indexes {
             moved(&mut index.columns);
+            moved(&mut index.include);
             for part in &mut index.parts {
                 if let IndexPart::Column(column) = part
                     && *column > gone
@@ -181,7 +194,9 @@ impl Definer<'_, '_> {
         new.checks.retain(|check| !uses(&check.columns));
         new.checks.iter_mut().for_each(|check| moved(&mut check.columns));
         let own = table.relation();
-        let is_gone = |key: &ForeignKey| uses(&key.columns) || key.table == own && uses(&key.referenced);
+        let is_gone = |key: &ForeignKey| {
+            uses(&key.columns) || key.table == own && (uses(&key.referenced) || loses_key(table, key, gone))
+        };
         new.foreign_keys.retain(|key| !is_gone(key));
         for key in &mut new.foreign_keys {
             moved(&mut key.columns);
@@ -224,21 +239,6 @@ impl Definer<'_, '_> {
         let (is_identity, is_generated) =
             (table.columns[at].identity.is_some(), table.columns[at].generated.is_some());
         match operation {
-            O::SetDefault { .. } | O::DropDefault if is_identity => return wrong("an identity column"),
-            O::SetDefault { .. } | O::DropDefault if is_generated => return wrong("a generated column"),
-            O::SetDefault { value } => {
-                new.columns[at].default = Some(value.to_string());
-                self.bind_column(&mut new, at).await?;
-            }
-            O::DropDefault => {
-                new.columns[at].default = None;
-                new.columns[at].sequences.clear();
-            }
-            O::SetNotNull => {
-                new.columns[at].not_null = true;
-                self.validate(&new).await?;
-            }
-            O::DropNotNull => {
             O::SetDefault { value } if let Some(if_exists) = parse::drops_identity(value) => {
                 if !is_identity {
                     let message =
@@ -259,7 +259,22 @@ impl Definer<'_, '_> {
                     None => Ok(()),
                 };
             }
-                if table.primary.as_ref().is_some_and(|primary| primary.columns.contains(&at)) {
+            O::SetDefault { .. } | O::DropDefault if is_identity => return wrong("an identity column"),
+            O::SetDefault { .. } | O::DropDefault if is_generated => return wrong("a generated column"),
+            O::SetDefault { value } => {
+                new.columns[at].default = Some(value.to_string());
+                self.bind_column(&mut new, at).await?;
+            }
+            O::DropDefault => {
+                new.columns[at].default = None;
+                new.columns[at].sequences.clear();
+            }
+            O::SetNotNull => {
+                new.columns[at].not_null = true;
+                self.validate(&new).await?;
+            }
+            O::DropNotNull => {
+                if table.primary_columns().is_some_and(|columns| columns.contains(&at)) {
                     let message = format!("column \"{name}\" is in a primary key");
                     return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
                 }
@@ -358,7 +373,7 @@ impl Definer<'_, '_> {
             })?,
         };
         let mut new = table.clone();
-        new.columns[at].of = to;
+        (new.columns[at].of, new.columns[at].collation) = (to, None);
         let is_key = table.primary.iter().any(|key| key.columns.contains(&at))
             || table.indexes.iter().any(|index| index.columns.contains(&at));
         if is_key {

@@ -9,9 +9,9 @@ use sqlparser::ast;
 
 use super::{
     Definer,
-    constraint::{NewConstraint, add_check, add_primary, columns_of},
+    constraint::{NewConstraint, add_check},
     grant::change_owner,
-    index::add_unique,
+    index::add_index,
 };
 use crate::{
     bind::select::refuse,
@@ -204,16 +204,18 @@ impl Definer<'_, '_> {
     async fn add_constraint(&mut self, table: &Table, constraint: NewConstraint) -> Result<()> {
         let mut new = table.clone();
         match constraint {
-            NewConstraint::Key { name, columns, is_primary: false } => {
-                add_unique(self, table, name, &columns).await
-            }
-            NewConstraint::Key { name, columns, is_primary: true } => {
-                let columns = columns_of(table, &columns)?;
-                let name = self.index_name(table, name, &[], "pkey").await?;
-                add_primary(&mut new, name, columns)?;
+            NewConstraint::Key(key) => match self.add_key(&mut new, key).await? {
                 // The rows move to a tree in the order of the key.
-                self.rewrite(table, new, &kept(table.columns.len())).await
-            }
+                None => self.rewrite(table, new, &kept(table.columns.len())).await,
+                Some(index) => {
+                    if index.is_primary {
+                        self.validate(&new).await?;
+                        self.change(Some(table), Some(&new)).await?;
+                    }
+                    let table = self.table(&table.relation()).await?;
+                    add_index(self, &table, index).await
+                }
+            },
             NewConstraint::Check { name, condition } => {
                 add_check(&mut new, name, &condition)?;
                 self.validate(&new).await?;
