@@ -13,7 +13,7 @@
 
 use std::{
     collections::BTreeSet,
-    path::Path,
+    path::{Path, PathBuf},
     slice,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -266,22 +266,16 @@ impl ServedDisk {
         self.shared.failures.clone()
     }
 
-    /// Returns a handle by which the disk can grow while it is used.
+    /// Returns the file, which stays open with it.
     #[must_use]
-    pub fn growing(&self) -> GrowingDisk {
-        GrowingDisk(self.shared.clone())
+    pub fn file(&self) -> DiskFile {
+        DiskFile(self.shared.clone())
     }
 
     /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.shared.device.path
-    }
-
-    /// Returns true if the path still leads to this disk.
-    #[must_use]
-    pub fn is_in_place(&self) -> bool {
-        self.shared.device.is_in_place()
     }
 
     /// Returns true if a sync has failed: then every later one fails until the disk is opened
@@ -297,10 +291,18 @@ impl ServedDisk {
     }
 }
 
-/// A disk that grows. Its slots stay where they are, so requests go on meanwhile.
-pub struct GrowingDisk(Arc<Shared>);
+/// The file of a disk that this node serves. Requests go on while it is looked at, and while it
+/// grows: the slots stay where they are.
+pub struct DiskFile(Arc<Shared>);
 
-impl GrowingDisk {
+impl DiskFile {
+    /// Returns the path if it does not lead to this disk any more.
+    #[must_use]
+    pub fn displaced(&self) -> Option<PathBuf> {
+        let device = &self.0.device;
+        (!device.is_in_place()).then(|| device.path.clone())
+    }
+
     /// Returns the number of chunks for which the file or block device has room now.
     ///
     /// # Errors
@@ -672,21 +674,21 @@ mod tests {
             told.recv().unwrap().1
         };
         assert_eq!(run(&disk, &told, 2, write(0, 1)), DiskAnswer::Done);
-        assert_eq!(disk.growing().slots_of_file().unwrap(), 3);
+        assert_eq!(disk.file().slots_of_file().unwrap(), 3);
         // An interrupted growth, and what an operator has put there.
         let file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         std::io::Write::write_all(&mut &file, &[7; 70 << 20]).unwrap();
-        assert_eq!(disk.growing().slots_of_file().unwrap(), 4);
-        disk.growing().grow(4).unwrap();
+        assert_eq!(disk.file().slots_of_file().unwrap(), 4);
+        disk.file().grow(4).unwrap();
         let bytes = |byte| DiskAnswer::Read(vec![byte; 8192].into());
         assert_eq!(run(&disk, &told, 3, read(0, false)), bytes(0));
         assert_eq!(run(&disk, &told, 3, write(8192, 2)), DiskAnswer::Done);
         // A second one does no harm, and neither does one that would be smaller.
-        disk.growing().grow(4).unwrap();
-        disk.growing().grow(2).unwrap();
-        let huge = disk.growing().grow(200_000).unwrap_err().to_string();
+        disk.file().grow(4).unwrap();
+        disk.file().grow(2).unwrap();
+        let huge = disk.file().grow(200_000).unwrap_err().to_string();
         assert!(huge.contains("at most 8388608 MiB of chunks; add another disk"), "{huge}");
-        let much = disk.growing().grow(100_000).unwrap_err().to_string();
+        let much = disk.file().grow(100_000).unwrap_err().to_string();
         assert!(much.contains("MiB free; make room"), "{much}");
         drop(disk);
         // The map has the old size still, or has a larger one than the image.

@@ -19,7 +19,7 @@ mod stream;
 
 pub use blocks::BlockCopy;
 pub(crate) use blocks::MirrorBlocks;
-pub use disk::{GrowingDisk, NewDisk, ServedDisk};
+pub use disk::{DiskFile, NewDisk, ServedDisk};
 #[doc(hidden)]
 pub use map::map_any;
 #[doc(hidden)]

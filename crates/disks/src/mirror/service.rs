@@ -27,7 +27,7 @@ use plexus_membership::{
 };
 
 use super::{
-    disk::{DiskFailures, GrowingDisk, ServedDisk},
+    disk::{DiskFailures, DiskFile, ServedDisk},
     map::{ChunkId, DiskNumber, MAX_DISKS, Map, MapChange, UNIT_BYTES},
     message,
     protocol::{
@@ -216,15 +216,15 @@ impl Mirror {
     /// Returns the disks that this node serves and that are at their paths no more.
     #[must_use]
     pub fn displaced(&self) -> Vec<PathBuf> {
-        let inner = self.lock();
-        let gone = inner.disks.values().filter(|disk| !disk.is_in_place());
-        gone.map(|disk| disk.path().to_owned()).collect()
+        // Looked at outside of the lock: a file system that hangs must not stop the group.
+        let files: Vec<_> = self.lock().disks.values().map(ServedDisk::file).collect();
+        files.iter().filter_map(DiskFile::displaced).collect()
     }
 
-    /// Returns a disk of this node that is to grow.
+    /// Returns the file of a disk of this node.
     #[must_use]
-    pub fn growing(&self, number: DiskNumber) -> Option<GrowingDisk> {
-        self.lock().disks.get(&number).map(ServedDisk::growing)
+    pub fn file_of(&self, number: DiskNumber) -> Option<DiskFile> {
+        self.lock().disks.get(&number).map(ServedDisk::file)
     }
 
     /// Returns the bytes of the chunks of blocks: those that every member knows, and those that

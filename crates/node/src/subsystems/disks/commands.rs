@@ -181,7 +181,7 @@ fn grow(on: &CommandContext, asked: Value, progress: Progress<'_>) -> Result<Val
     let mirror = on.runtime().handles().disks.mirror()?;
     let (map, disk) = (mirror.map().ok_or(NO_MAP)?, DiskNumber(disk));
     let id = map.disk(disk).ok_or_else(|| MapRefusal::NoDisk(disk).to_string())?.id;
-    let file = mirror.growing(disk).ok_or_else(|| format!("{disk} is not open in this node"))?;
+    let file = mirror.file_of(disk).ok_or_else(|| format!("{disk} is not open in this node"))?;
     let chunk_mib = map.chunk_bytes() >> 20;
     let slots = match size_mib {
         Some(mib) => u32::try_from(mib / chunk_mib).unwrap_or(u32::MAX),
