@@ -416,9 +416,10 @@ impl World {
             let node = self.nodes[at].as_mut().unwrap();
             let own = node.incarnation;
             // It was removed or replaced: the next one is another disk.
-            let is_served = node.core.served.contains_key(&DiskNumber(at as u8));
-            node.was_closed &= is_served || node.core.closed.contains_key(&DiskNumber(at as u8));
-            node.is_open &= is_served;
+            let number = DiskNumber(at as u8);
+            let is_in_group = node.core.map().is_none_or(|map| map.disk(number).is_some());
+            node.was_closed &= is_in_group;
+            node.is_open &= node.core.served.contains_key(&number);
             let actions = node.core.take_actions();
             if actions.is_empty() {
                 return;
