@@ -30,7 +30,10 @@ use serde::{
 
 pub use self::{
     check::check_name,
-    disks::{CHUNK_MIB, MAX_DISK_MIB, MAX_SERVED_DISKS, REBUILD_AFTER_S, Redundancy, ServedDiskConfig},
+    disks::{
+        CHUNK_MIB, MAX_DISK_MIB, MAX_SERVED_DISKS, REBUILD_AFTER_S, Redundancy, START_WAIT_S,
+        ServedDiskConfig,
+    },
     interconnect::{Encrypt, Interconnect},
     membership::{Membership, Voting},
     nodes::Nodes,
@@ -135,6 +138,9 @@ pub struct Config {
     pub chunk_mib: u32,
     /// The seconds after which the chunks of a disk that is away get other copies; 0: never.
     pub rebuild_after_s: u32,
+    /// The seconds from the start of a node in which a cold start waits for the disks of absent
+    /// nodes.
+    pub start_wait_s: u32,
     /// The disks that every node opens, in their order, as absolute paths or paths resolved against
     /// the directory; empty for a mirrored group.
     pub disks: Vec<PathBuf>,
@@ -250,6 +256,7 @@ struct GroupText {
     redundancy: Redundancy,
     chunk_mib: Option<u32>,
     rebuild_after_s: Option<u32>,
+    start_wait_s: Option<u32>,
     #[serde(default)]
     disks: Vec<PathBuf>,
 }
@@ -324,6 +331,7 @@ impl Config {
             redundancy: Redundancy::External,
             chunk_mib: CHUNK_MIB[0],
             rebuild_after_s: REBUILD_AFTER_S,
+            start_wait_s: START_WAIT_S,
             disks: vec![dir.disks().join("0")],
             served_disks: Vec::new(),
             nodes: nodes.into_iter().collect(),

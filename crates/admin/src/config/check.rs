@@ -10,7 +10,7 @@ use plexus_interconnect::mesh::MAX_SLOTS;
 use super::{
     CHUNK_MIB, ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_CARRY_BYTES,
     MAX_PROGRAM_WINDOW_MIB, MAX_REDO_MIB, MIN_FRAMES_PER_WORKER, MIN_REDO_MIB, NodeConfig, REBUILD_AFTER_S,
-    Redundancy, ServedDiskConfig, Text, Voting,
+    Redundancy, START_WAIT_S, ServedDiskConfig, Text, Voting,
 };
 use crate::layout::ClusterDir;
 
@@ -93,6 +93,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         redundancy: text.group.redundancy,
         chunk_mib: text.group.chunk_mib.unwrap_or(CHUNK_MIB[0]),
         rebuild_after_s: text.group.rebuild_after_s.unwrap_or(REBUILD_AFTER_S),
+        start_wait_s: text.group.start_wait_s.unwrap_or(START_WAIT_S),
         disks: text.group.disks.iter().map(|disk| dir.root().join(disk)).collect(),
         served_disks: text
             .disk
@@ -131,9 +132,15 @@ fn check_group(group: &GroupText, block_size_kib: u32) -> Result<u64, String> {
         Redundancy::External if group.disks.is_empty() => {
             return Err("[group] lists no disks; name at least one file in `disks`".into());
         }
-        Redundancy::External if group.chunk_mib.is_some() || group.rebuild_after_s.is_some() => {
-            let name = if group.chunk_mib.is_some() { "chunk_mib" } else { "rebuild_after_s" };
-            return Err(format!("[group] has {name}, which is only for mirrored groups; remove it"));
+        Redundancy::External => {
+            let keys = [
+                ("chunk_mib", group.chunk_mib),
+                ("rebuild_after_s", group.rebuild_after_s),
+                ("start_wait_s", group.start_wait_s),
+            ];
+            if let Some((name, _)) = keys.iter().find(|(_, value)| value.is_some()) {
+                return Err(format!("[group] has {name}, which is only for mirrored groups; remove it"));
+            }
         }
         Redundancy::Mirror2 | Redundancy::Mirror3 if !group.disks.is_empty() => {
             return Err(format!(
@@ -141,7 +148,7 @@ fn check_group(group: &GroupText, block_size_kib: u32) -> Result<u64, String> {
                 group.redundancy
             ));
         }
-        Redundancy::External | Redundancy::Mirror2 | Redundancy::Mirror3 => {}
+        Redundancy::Mirror2 | Redundancy::Mirror3 => {}
     }
     for (index, disk) in group.disks.iter().enumerate() {
         if disk.as_os_str().is_empty() {

@@ -26,6 +26,9 @@ pub const CHUNK_MIB: [u32; 3] = [64, 256, 1024];
 /// back.
 pub const REBUILD_AFTER_S: u32 = 3600;
 
+/// The default of [`Config::start_wait_s`]: hosts that were started together are there.
+pub const START_WAIT_S: u32 = 30;
+
 /// The most chunks of the group's blocks.
 const MAX_CHUNKS: u64 = plexus_disks::mirror::map::MAX_CHUNKS as u64;
 

@@ -155,10 +155,11 @@ fn served_disks(config: &Config) -> String {
         "# Where the blocks are: with \"external\" in files that every node opens; with \"mirror2\" or \"mirror3\" so often, on\n\
          # disks in different failure groups. Fixed for the incarnation of the disk group.\nredundancy = \"{}\"\n\
          # MiB of a chunk, the unit of placement: 64, 256 or 1024. Fixed for the incarnation of the disk group.\nchunk_mib = {}\n\
-         # Seconds after which the chunks of a disk that is away get new copies on other disks, if these have room; 0: never.\nrebuild_after_s = {}\n\n\
+         # Seconds after which the chunks of a disk that is away get new copies on other disks, if these have room; 0: never.\nrebuild_after_s = {}\n\
+         # Seconds for which the first nodes of a cold start wait for the disks of the others before they go on without them.\nstart_wait_s = {}\n\n\
          # The disks, each on the host of the node that serves it to the others; their order is fixed. Relative paths start at the\n\
          # directory of the cluster on that host. Disks that fail together are in one failure_group: by default those of a host.\n",
-        config.redundancy, config.chunk_mib, config.rebuild_after_s
+        config.redundancy, config.chunk_mib, config.rebuild_after_s, config.start_wait_s
     );
     for ServedDiskConfig { id, node, path: file, size_mib, failure_group } in &config.served_disks {
         let file = path(file.strip_prefix(config.dir.root()).unwrap_or(file));

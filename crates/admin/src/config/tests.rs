@@ -251,6 +251,11 @@ fn each_mistake_in_served_disks_has_its_line() {
             "[group] has chunk_mib, which is only for",
         ),
         (
+            "redundancy = \"mirror2\"",
+            "disks = [\"d\"]\nstart_wait_s = 9",
+            "[group] has start_wait_s, which is only for",
+        ),
+        (
             "\"mirror2\"",
             "\"mirror2\"\ndisks = [\"d\"]",
             "[group] has disks and redundancy = \"mirror2\"; describe",

@@ -22,6 +22,7 @@ mod tests;
 
 use std::{collections::BTreeMap, fmt, ops::RangeInclusive, sync::Arc};
 
+pub(super) use self::change::list;
 pub use self::change::{AddedDisk, MapChange, MapRefusal};
 
 use plexus_base::{

@@ -28,7 +28,7 @@ use plexus_membership::{
 
 use super::{
     disk::{DiskFailures, DiskFile, ServedDisk},
-    map::{ChunkId, DiskNumber, MAX_DISKS, Map, MapChange, UNIT_BYTES},
+    map::{ChunkId, DiskNumber, MAX_DISKS, Map, MapChange, UNIT_BYTES, list},
     message,
     protocol::{
         ClientOp, ClientResult, DiskAnswer, DiskRefusal, MapProposal, MirrorAction, MirrorCore, MirrorCounts,
@@ -125,10 +125,11 @@ pub struct ChunkWrite {
 
 impl Mirror {
     /// Makes the group of a node in no view, without disks. `proposals` gets the changes of the map
-    /// that the registry is to be asked for.
+    /// that the registry is to be asked for. The clock of `start_wait_ms` is that of
+    /// [`tick`](Self::tick), and begins with the node.
     #[must_use]
-    pub fn new(me: NodeId, proposals: mpsc::Sender<MapProposal>) -> Arc<Self> {
-        let (core, disks, sends) = (MirrorCore::new(me), BTreeMap::new(), Vec::new());
+    pub fn new(me: NodeId, start_wait_ms: u64, proposals: mpsc::Sender<MapProposal>) -> Arc<Self> {
+        let (core, disks, sends) = (MirrorCore::new(me, start_wait_ms), BTreeMap::new(), Vec::new());
         let (failures, repaired, copied) = (BTreeMap::new(), [0; MAX_DISKS], VecDeque::new());
         let state = Mutex::new(State { is_ended: false, core, disks, sends, failures, repaired, copied });
         let [bytes, known_bytes] = [0; 2].map(AtomicU64::new);
@@ -474,8 +475,12 @@ impl Mirror {
                  --lose-newer`"
             )
         });
+        let awaited = state.core.awaited().map(|(disks, left_ms)| {
+            let (disks, seconds) = (list(&disks), left_ms.div_ceil(1000));
+            format!("the disk group waits {seconds} s more for {disks} before it goes on without: start their nodes")
+        });
         let failed = state.core.failed().map(|(disk, why)| format!("{disk}: {why}"));
-        stopped.into_iter().chain(failed).collect()
+        stopped.into_iter().chain(awaited).chain(failed).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

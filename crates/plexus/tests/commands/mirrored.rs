@@ -54,6 +54,16 @@ impl Servers {
         servers
     }
 
+    /// Replaces a line of the configuration, on all hosts.
+    fn configure(&self, line: &str, new: &str) {
+        for host in HOSTS {
+            let file = self.dir(host).join("cluster.toml");
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(text.contains(line), "{text}");
+            fs::write(&file, text.replace(line, new)).unwrap();
+        }
+    }
+
     pub(crate) fn dir(&self, host: &str) -> PathBuf {
         self.0.path().join(host).join("c1")
     }
@@ -291,13 +301,7 @@ fn disks_come_and_leave_and_are_replaced_while_clients_work() {
 #[test]
 fn a_disk_that_is_away_for_too_long_is_rebuilt_on_the_others() {
     let servers = Servers::init(&[]);
-    for host in HOSTS {
-        let file = servers.dir(host).join("cluster.toml");
-        let text = fs::read_to_string(&file).unwrap();
-        let short = text.replace("rebuild_after_s = 3600", "rebuild_after_s = 2");
-        assert_ne!(short, text);
-        fs::write(&file, short).unwrap();
-    }
+    servers.configure("rebuild_after_s = 3600", "rebuild_after_s = 2");
     servers.start(&HOSTS);
     servers.sql("a", "create table t (id int primary key)").ok();
     servers.sql("a", "insert into t values (1), (2)").ok();
@@ -412,6 +416,35 @@ fn a_group_without_its_newest_disk_waits_until_an_operator_gives_it_up() {
     servers.start(&["a"]);
     servers.until_whole();
     assert_eq!(servers.sum("a"), ["3", "7"]);
+}
+
+/// What is marked must be copied when its host is there.
+#[test]
+fn a_cold_start_waits_for_the_disks_of_hosts_that_are_late() {
+    let servers = Servers::init(&[]);
+    servers.configure("start_wait_s = 30", "start_wait_s = 5");
+    servers.start(&HOSTS);
+    servers.sql("a", "create table t (id int primary key)").ok();
+    servers.sql("a", "insert into t values (1), (2)").ok();
+    servers.on("a", "down").args(["--all"]).said().ok();
+    let status = || Value::from(servers.on("a", "status").said().out);
+    thread::scope(|scope| {
+        scope.spawn(|| servers.start(&["a", "w"]));
+        let waits = |status: &Value| status.as_str().unwrap().contains("more for disk 1 before it goes on");
+        until("the group waits for disk 1", status, waits);
+        servers.start(&["b"]);
+    });
+    assert_eq!(servers.sum("b"), ["2", "3"]);
+    let whole = servers.on("a", "status").said().ok();
+    assert!(!whole.contains("one copy less"), "{whole}");
+    servers.on("a", "down").args(["--all"]).said().ok();
+    servers.start(&["a", "w"]);
+    servers.sql("w", "insert into t values (3)").ok();
+    let alone = servers.on("a", "status").said().ok();
+    assert!(alone.contains("disk 1 (n2) has no new writes"), "{alone}");
+    servers.start(&["b"]);
+    servers.until_whole();
+    assert_eq!(servers.sum("b"), ["3", "6"]);
 }
 
 #[test]

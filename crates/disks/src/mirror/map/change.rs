@@ -177,7 +177,8 @@ pub enum MapRefusal {
     CannotMove(ChunkId),
 }
 
-fn list(disks: &[DiskNumber]) -> String {
+/// Names disks in a text.
+pub(in super::super) fn list(disks: &[DiskNumber]) -> String {
     disks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 

@@ -214,6 +214,10 @@ pub struct MirrorCore<D, W> {
     client_requests: u64,
     /// All nodes may be ending: the disks of those that leave have everything.
     is_quiet: bool,
+    /// The end of the time in which a cold start waits for absent nodes.
+    start_wait_end: u64,
+    /// The group was usable here: this is no cold start any more.
+    was_usable: bool,
     /// Why the group cannot be used in this view.
     stopped: Option<MapRefusal>,
     next: u64,
@@ -254,9 +258,11 @@ enum Requester {
 }
 
 impl<D: Clone, W> MirrorCore<D, W> {
-    /// Makes the protocol of a node that is in no view and has no disk.
+    /// Makes the protocol of a node that is in no view and has no disk. In a cold start the disks
+    /// of absent nodes are not marked before `start_wait_end`, in milliseconds of the clock of
+    /// [`tick`](Self::tick).
     #[must_use]
-    pub fn new(me: NodeId) -> Self {
+    pub fn new(me: NodeId, start_wait_end: u64) -> Self {
         Self {
             me,
             now: 0,
@@ -284,6 +290,8 @@ impl<D: Clone, W> MirrorCore<D, W> {
             is_ended: false,
             client_requests: 0,
             is_quiet: false,
+            start_wait_end,
+            was_usable: false,
             stopped: None,
             next: 0,
             local: VecDeque::new(),
@@ -456,6 +464,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
     pub fn proposed(&mut self, is_made: bool) {
         let Some((change, waiter)) = self.proposed.take() else { return };
         self.planned = 0;
+        self.counts.marks += u64::from(is_made && matches!(change, MapChange::Stale(_)));
         match waiter {
             Some(waiter) if is_made => self.finish(waiter, Ok(ClientResult::Done)),
             Some(waiter) => self.wanted.push_front((change, waiter)),
@@ -477,6 +486,16 @@ impl<D: Clone, W> MirrorCore<D, W> {
     #[must_use]
     pub fn stopped(&self) -> Option<&MapRefusal> {
         self.stopped.as_ref()
+    }
+
+    /// Returns the disks of absent nodes that a cold start waits for before it marks them, and the
+    /// milliseconds that are left.
+    #[must_use]
+    pub fn awaited(&self) -> Option<(Vec<DiskNumber>, u64)> {
+        let left = self.start_wait_end.saturating_sub(self.now);
+        let map = self.map.as_ref().filter(|_| self.waits() && self.members.contains(self.me))?;
+        let disks: Vec<_> = absent(map, self.members).collect();
+        (!disks.is_empty()).then_some((disks, left))
     }
 
     /// Returns the change that lets the group go on with the disks that are there, if it is stopped
@@ -517,6 +536,11 @@ impl<D: Clone, W> MirrorCore<D, W> {
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.map.as_ref().is_some_and(|map| absent(map, self.members).next().is_none())
+    }
+
+    /// Returns true in a cold start while nodes may still come.
+    fn waits(&self) -> bool {
+        !self.was_usable && !self.is_quiet && self.now < self.start_wait_end
     }
 
     fn may_be_marked(&self, disk: DiskNumber) -> bool {
@@ -588,19 +612,20 @@ impl<D: Clone, W> MirrorCore<D, W> {
         }
         let absent: Vec<_> = absent(&map, self.members).collect();
         if !absent.is_empty() {
-            // One member is enough.
+            // A lower member that has come in this view would wait for absent nodes.
             let marks = match self.is_quiet {
                 true => self.operations.values().any(Operation::is_write),
-                false => self.members.lowest() == Some(self.me),
+                false => self.was_usable || self.members.lowest() == Some(self.me),
             };
             let change = MapChange::Stale(absent);
             match marks.then(|| map.with(&change)) {
-                Some(Ok(next)) => self.ask(change, map, next, None),
+                Some(Ok(next)) if !self.waits() => self.ask(change, map, next, None),
                 Some(Err(why)) => self.stopped = Some(why),
-                None => {}
+                Some(Ok(_)) | None => {}
             }
             return;
         }
+        self.was_usable = true;
         let closed = self.closed.keys().filter(|disk| self.may_be_marked(**disk));
         let failed = self.failed.keys().chain(closed).map(|disk| MapChange::Stale(vec![*disk]));
         let served = self.served.iter().filter(|(disk, back)| {
@@ -644,13 +669,9 @@ impl<D: Clone, W> MirrorCore<D, W> {
     }
 
     fn ask(&mut self, change: MapChange, base: Arc<Map>, next: Map, waiter: Option<W>) {
-        match &change {
-            MapChange::Stale(_) => self.counts.marks += 1,
-            MapChange::Syncing(disk) => {
-                let back = self.served.get_mut(disk).expect("a disk of this node");
-                (back.at, back.pause) = (self.now + back.pause, (2 * back.pause).min(RETURN_LAST_MS));
-            }
-            _ => {}
+        if let MapChange::Syncing(disk) = &change {
+            let back = self.served.get_mut(disk).expect("a disk of this node");
+            (back.at, back.pause) = (self.now + back.pause, (2 * back.pause).min(RETURN_LAST_MS));
         }
         self.proposed = Some((change.clone(), waiter));
         self.actions.push(MirrorAction::Propose(MapProposal { change, base, next }));

@@ -73,6 +73,8 @@ struct Faults {
     moves: bool,
     /// In a hundred steps of clients: scrubs of a place.
     scrubs: u64,
+    /// The milliseconds for which a cold start waits for absent nodes.
+    start_wait: u64,
 }
 
 struct Node {
@@ -83,6 +85,10 @@ struct Node {
     peers: BTreeMap<usize, u64>,
     /// It still runs, but the view is without it.
     is_evicted: bool,
+    /// It marks no disks of absent nodes before, unless it was in a view in which the group was
+    /// usable.
+    waits_until: u64,
+    was_usable: bool,
     /// Its disk is open.
     is_open: bool,
     was_closed: bool,
@@ -174,6 +180,7 @@ impl World {
             streams: *random.pick(&[0, 0, 1, 3]),
             moves: random.percent(50),
             scrubs: *random.pick(&[0, 2, 10]),
+            start_wait: if Random::new(seed ^ 0xc01d).percent(30) { 3_000 } else { 0 },
         };
         let mut world = Self {
             random,
@@ -236,7 +243,8 @@ impl World {
 
     fn start(&mut self, at: usize) {
         self.last_incarnation += 1;
-        let mut core = MirrorCore::new(NodeId(at as u8));
+        let waits_until = self.now + self.faults.start_wait;
+        let mut core = MirrorCore::new(NodeId(at as u8), waits_until);
         core.tick(self.now);
         let incarnation = self.last_incarnation;
         self.log(|| format!("n{at} starts as i{incarnation}"));
@@ -246,6 +254,8 @@ impl World {
             epoch: Epoch(0),
             peers: BTreeMap::new(),
             is_evicted: false,
+            waits_until,
+            was_usable: false,
             is_open: false,
             was_closed: false,
             maps: VecDeque::new(),
@@ -420,6 +430,7 @@ impl World {
             let is_in_group = node.core.map().is_none_or(|map| map.disk(number).is_some());
             node.was_closed &= is_in_group;
             node.is_open &= node.core.served.contains_key(&number);
+            node.was_usable |= node.core.map().is_some() && node.core.is_usable();
             let actions = node.core.take_actions();
             if actions.is_empty() {
                 return;
@@ -448,6 +459,9 @@ impl World {
                         if node.is_evicted {
                             continue;
                         }
+                        let is_mark = matches!(proposal.change, MapChange::Stale(_));
+                        let waits = !node.core.is_usable() && !node.was_usable && self.now < node.waits_until;
+                        assert!(!is_mark || !waits, "n{at} marks absent disks before it has waited for them");
                         match node.epoch == self.epoch && self.is_member(at) {
                             true => self.registry.queue.push_back((own, proposal)),
                             false => self.registry.results.push((own, false)),

@@ -11,7 +11,7 @@ fn returning() -> (MirrorCore<Data, Token>, Registry) {
     let mut registry = Registry::new(&first_map(3, 2));
     registry.make(&MapChange::Stale(vec![OWN]));
     let map = registry.make(&MapChange::Syncing(OWN));
-    let mut core = MirrorCore::new(NodeId(1));
+    let mut core = MirrorCore::new(NodeId(1), 0);
     core.opened(OWN, 2);
     enter(&mut core, 1, &map);
     (core, registry)
@@ -70,7 +70,7 @@ fn mirror_units_that_were_read_under_an_older_map_are_read_again() {
 #[test]
 fn mirror_requests_are_not_executed_on_the_file_of_a_disk_that_was_replaced() {
     let mut registry = Registry::new(&first_map(3, 2));
-    let mut core: MirrorCore<Data, Token> = MirrorCore::new(NodeId(1));
+    let mut core: MirrorCore<Data, Token> = MirrorCore::new(NodeId(1), 0);
     // Its number is that of the file which is open, its identifier is not.
     core.opened(OWN, 77);
     core.applied(registry.newest.clone());
@@ -94,4 +94,36 @@ fn mirror_chunks_whose_dirty_bits_could_not_be_read_are_asked_for_again() {
     enter(&mut core, 2, &registry.newest);
     let (_, again) = request(&core.take_actions());
     assert_eq!((again.chunk, again.op), (dirty.chunk, DiskOp::Dirty));
+}
+
+#[test]
+fn mirror_a_cold_start_waits_for_absent_nodes_and_later_views_do_not() {
+    let map = Registry::new(&first_map(3, 2)).newest.clone();
+    let begin = |members: &[u8]| {
+        let mut core: MirrorCore<Data, Token> = MirrorCore::new(NodeId(1), 30_000);
+        core.applied(map.clone());
+        view(&mut core, 1, members);
+        core.committed(map.clone());
+        core
+    };
+    let marks = |core: &mut MirrorCore<Data, Token>| {
+        let is_mark = |action: &MirrorAction<_, _>| matches!(action, MirrorAction::Propose(proposal) if matches!(proposal.change, MapChange::Stale(_)));
+        core.take_actions().iter().any(is_mark)
+    };
+    let mut core = begin(&[1, 2]);
+    core.tick(29_999);
+    view(&mut core, 2, &[1]);
+    assert!(!marks(&mut core));
+    view(&mut core, 3, &[1, 2]);
+    assert_eq!(core.awaited(), Some((vec![DiskNumber(0)], 1)));
+    core.tick(30_000);
+    assert!(marks(&mut core) && core.awaited().is_none());
+    // A new node with a lower number would wait.
+    let mut core = begin(&[0, 1, 2]);
+    view(&mut core, 2, &[0, 1]);
+    assert!(marks(&mut core));
+}
+
+fn view(core: &mut MirrorCore<Data, Token>, epoch: u32, members: &[u8]) {
+    core.view(Epoch(epoch), members.iter().map(|member| NodeId(*member)).collect());
 }
