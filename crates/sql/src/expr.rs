@@ -330,6 +330,7 @@ impl Expr {
             }
             Self::Not(_) | Self::Compare(..) | Self::Arithmetic(..) | Self::Negative(..) => true,
             Self::Concat(..) | Self::Apply(..) => true,
+            Self::Call(bound, _) => bound.function.volatility == Volatility::Immutable,
             _ => false,
         };
         let mut is_fixed = is_plain;

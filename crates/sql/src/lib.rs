@@ -31,7 +31,6 @@ mod exec;
 mod expr;
 mod functions;
 mod notifications;
-mod operators;
 mod parse;
 mod peers;
 mod roles;

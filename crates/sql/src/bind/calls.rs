@@ -2,12 +2,12 @@
 
 use sqlparser::ast;
 
-use super::{Scope, Typed, coerce, sets, system_name};
+use super::{Scope, ScopeColumn, Typed, coerce, select::ResultColumn, sets, system_name};
 use crate::{
     error::{Result, SqlError, code},
     expr::Expr,
-    functions::{self, BoundFunction, Function, conditional},
-    parse::{VARIADIC, folded},
+    functions::{self, Body, BoundFunction, Function, conditional},
+    parse::{VARIADIC, expression, folded},
     types::{Type, Value},
 };
 
@@ -29,8 +29,8 @@ impl Scope<'_> {
             return Ok((coerce(arguments.remove(0), of, self.parameters, true)?, of));
         }
         let mut bound = functions::resolve(name, &types, is_spread)?;
-        // The arguments that are left out.
-        let declared = bound.function.arguments;
+        let declared = &bound.function.arguments;
+        // An argument that is left out has its default; a variadic one is simply not there.
         let mut all_types = bound.types.to_vec();
         if !bound.function.is_variadic && arguments.len() < declared.len() {
             let missing = &declared[arguments.len()..];
@@ -42,11 +42,24 @@ impl Scope<'_> {
             }
         }
         bound.types = all_types.into();
+        self.bound_call(bound, arguments)
+    }
+
+    /// Returns the call of a function that is resolved. The body of one of SQL takes the call's place.
+    pub(super) fn bound_call(&self, bound: BoundFunction, arguments: Vec<Typed>) -> Result<Typed> {
         let all = arguments.into_iter().zip(&bound.types);
         let all = all.map(|(typed, to)| coerce(typed, *to, self.parameters, false));
-        let all = all.collect::<Result<_>>()?;
+        let all = all.collect::<Result<Vec<Expr>>>()?;
         let result = bound.result;
-        Ok((Expr::Call(bound, all), result))
+        let Body::Sql(body) = bound.function.body else { return Ok((Expr::Call(bound, all), result)) };
+        let column = |((name, of), value): ((&&str, &Type), Expr)| {
+            let column = ResultColumn { name: (*name).to_owned(), of: *of };
+            ScopeColumn { value, ..ScopeColumn::new("", &column, 0) }
+        };
+        let columns = bound.function.names.iter().zip(&bound.types).zip(all).map(column);
+        let columns: Vec<ScopeColumn> = columns.collect();
+        let typed = Scope::new(&columns, self.parameters).bind(&expression(body)?)?;
+        Ok((coerce(typed, result, self.parameters, false)?, result))
     }
 
     /// Binds an argument that an aggregate or sequence does not take.
@@ -155,8 +168,13 @@ impl Scope<'_> {
             "greatest" | "least" if !arguments.is_empty() => {
                 let (all, of) =
                     self.unified(arguments, if name == "least" { "LEAST" } else { "GREATEST" })?;
-                let function = if name == "least" { &conditional::LEAST } else { &conditional::GREATEST };
-                (bound(function, all.len(), of, all), of)
+                (
+                    Expr::Apply(
+                        if name == "least" { conditional::least } else { conditional::greatest },
+                        all,
+                    ),
+                    of,
+                )
             }
             "nullif" if arguments.len() == 2 => {
                 let (first, second) = (arguments[0].1, arguments[1].1);
@@ -171,7 +189,7 @@ impl Scope<'_> {
                 // Numbers of one kind are compared without a conversion of the first one.
                 let is_same = first.is_integer() && common.is_integer();
                 let of = if is_same { first } else { common };
-                (bound(&conditional::NULLIF, 2, of, all), of)
+                (Expr::Apply(conditional::nullif, all), of)
             }
             "current_timestamp" => self.call("now", arguments)?,
             "localtimestamp" => to(self.call("now", arguments)?, Type::Timestamp),
@@ -241,10 +259,4 @@ pub(super) fn plain_argument(argument: &ast::FunctionArg) -> Option<&ast::Expr> 
         ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
         _ => None,
     }
-}
-
-/// Returns a call of a function that the binder knows, with arguments of one type.
-fn bound(function: &'static Function, count: usize, of: Type, all: Vec<Expr>) -> Expr {
-    let types = vec![of; count].into();
-    Expr::Call(BoundFunction { function, types, result: of, is_spread: false }, all)
 }

@@ -23,7 +23,7 @@ fn has_outer(expr: &Expr) -> bool {
 /// `is_exists` only the existence of a row is asked.
 pub(super) fn of(query: &Query, is_exists: bool) -> Option<Box<Keyed>> {
     let QueryBody::Select(select) = &query.body else { return None };
-    let is_table = |relation: &Relation| matches!(relation, Relation::Table(_));
+    let is_table = |relation: &Relation| matches!(relation, Relation::Table(_) | Relation::System(_));
     let is_plain = query.with.is_empty()
         && !select.sources.is_empty()
         && select.sources.iter().all(|source| is_table(&source.relation) && !source.is_full)

@@ -455,6 +455,9 @@ impl Scope<'_> {
             }
             Err(error) => return Err(error),
         };
+        if matches!(expr, Expr::Value(_)) {
+            return Ok((expr, of));
+        }
         let mut captured = parent.captured.borrow_mut();
         let shown = format!("{expr:?}");
         let known = captured.iter().position(|(known, _)| format!("{known:?}") == shown);

@@ -5,8 +5,8 @@ use sqlparser::ast::{self, BinaryOperator};
 use super::{Scope, Typed, calls::plain_argument, coerce, system_name};
 use crate::{
     error::{Result, SqlError, code},
-    expr::{Act, Comparison, Expr, Operation, Quantified, Subscript},
-    operators::{self, text},
+    expr::{Comparison, Expr, Operation, Quantified, Subscript},
+    functions::{self, like},
     types::{Type, Value, array, interval},
 };
 
@@ -79,7 +79,7 @@ impl Scope<'_> {
     ) -> Result<Typed> {
         let (value, mut pattern) = (self.text(value, "~~")?, self.text(pattern, "~~")?);
         if let Some(escape) = escape {
-            pattern = Expr::Apply(text::escaped_like, vec![pattern, self.text(escape, "~~")?]);
+            pattern = Expr::Apply(like::escaped_like, vec![pattern, self.text(escape, "~~")?]);
         }
         let like = Expr::Like { value: value.boxed(), pattern: pattern.boxed(), ignores_case };
         Ok((like.negated(negated), Type::Bool))
@@ -97,7 +97,7 @@ impl Scope<'_> {
             None => Expr::Value(Value::Text("\\".into())),
         };
         let all = vec![self.text(value, "~")?, self.text(pattern, "~")?, escape];
-        let similar = Expr::Apply(text::is_similar, all);
+        let similar = Expr::Apply(like::is_similar, all);
         Ok((similar.negated(negated), Type::Bool))
     }
 
@@ -108,26 +108,17 @@ impl Scope<'_> {
         Ok((expr, of))
     }
 
-    /// Applies an operator to the operand behind it.
+    /// Binds an operator before its operand.
     pub(super) fn prefixed(&self, op: &str, operand: Typed) -> Result<Typed> {
-        let Some(operator) = operators::find(op, None, operand.1)? else {
-            return Err(no_operator(&format!("{op} {}", operand.1.name())));
-        };
-        let operand = coerce(operand, operator.right, self.parameters, false)?;
-        Ok((Expr::Apply(operator.act, vec![operand]), operator.result))
+        let of = operand.1;
+        let found = self.found(op, vec![operand])?;
+        found.ok_or_else(|| no_operator(&format!("{op} {}", of.name())))
     }
 
-    /// Applies an operator of the table, if it has one for these types.
-    fn found(&self, op: &str, one: &Typed, other: &Typed) -> Result<Option<Typed>> {
-        let Some(operator) = operators::find(op, Some(one.1), other.1)? else { return Ok(None) };
-        let left = operator.left.unwrap_or(operator.right);
-        let types = [left, operator.right];
-        if types.contains(&Type::TimestampTz) && types.contains(&Type::Interval) {
-            self.parameters.is_stable.set(true);
-        }
-        let one = coerce(one.clone(), left, self.parameters, false)?;
-        let other = coerce(other.clone(), operator.right, self.parameters, false)?;
-        Ok(Some((Expr::Apply(operator.act, vec![one, other]), operator.result)))
+    /// Binds an operator of the table of functions, if there is one for these operands.
+    fn found(&self, op: &str, operands: Vec<Typed>) -> Result<Option<Typed>> {
+        let types: Vec<Type> = operands.iter().map(|(_, of)| *of).collect();
+        functions::operator(op, &types)?.map(|bound| self.bound_call(bound, operands)).transpose()
     }
 
     /// Binds IS NULL or IS NOT NULL of a row: of all its values.
@@ -198,14 +189,6 @@ impl Scope<'_> {
             let (one, other, _) = self.paired(one, other, op)?;
             return Ok((Expr::Compare(comparison, one.boxed(), other.boxed()), Type::Bool));
         }
-        if matches!(one.1, Type::Json | Type::Jsonb)
-            && let Some(found) = self.found(op, &one, &other)?
-        {
-            return Ok(found);
-        }
-        if one.1.element().is_some() || other.1.element().is_some() {
-            return self.operate_on_arrays(op, one, other);
-        }
         let may_be_number = |of: Type| of.is_number() || of == Type::Unknown;
         let may_be_text = |of: Type| of.is_text() || of == Type::Unknown;
         let operation = match op {
@@ -220,17 +203,18 @@ impl Scope<'_> {
             return self.arithmetic(operation, op, one, other);
         }
         let is_text = op == "||" && may_be_text(one.1) && may_be_text(other.1);
-        if !is_text && let Some(found) = self.found(op, &one, &other)? {
+        if !is_text && let Some(found) = self.found(op, vec![one.clone(), other.clone()])? {
             return Ok(found);
         }
-        if op == "||" && (may_be_text(one.1) || may_be_text(other.1)) {
+        let has_array = one.1.element().is_some() || other.1.element().is_some();
+        if op == "||" && !has_array && (may_be_text(one.1) || may_be_text(other.1)) {
             let one = coerce(one, Type::Text, self.parameters, false)?;
             let other = coerce(other, Type::Text, self.parameters, false)?;
             return Ok((Expr::Concat(one.boxed(), other.boxed()), Type::Text));
         }
-        match operators::is_known(op) {
-            true => Err(no_binary(op, one.1, other.1)),
-            false => Err(SqlError::unsupported(format!("the operator {op}"))),
+        match functions::named(op).is_empty() {
+            false => Err(no_binary(op, one.1, other.1)),
+            true => Err(SqlError::unsupported(format!("the operator {op}"))),
         }
     }
 
@@ -247,48 +231,6 @@ impl Scope<'_> {
         let one = coerce(one, common, self.parameters, false)?;
         let other = coerce(other, common, self.parameters, false)?;
         Ok((Expr::Arithmetic(operation, common, one.boxed(), other.boxed()), common))
-    }
-
-    /// Applies an operator of which at least one side is an array.
-    fn operate_on_arrays(&self, op: &str, one: Typed, other: Typed) -> Result<Typed> {
-        let none = || no_binary(op, one.1, other.1);
-        let act: Act = match op {
-            "||" => return self.concatenate_arrays(one, other),
-            "@>" => array::contains,
-            "<@" => array::is_contained,
-            "&&" => array::overlaps,
-            _ => return Err(none()),
-        };
-        let common = one.1.common(other.1).filter(|common| common.element().is_some()).ok_or_else(none)?;
-        let one = coerce(one, common, self.parameters, false)?;
-        let other = coerce(other, common, self.parameters, false)?;
-        Ok((Expr::Apply(act, vec![one, other]), Type::Bool))
-    }
-
-    fn concatenate_arrays(&self, one: Typed, other: Typed) -> Result<Typed> {
-        let none = || no_binary("||", one.1, other.1);
-        // A vector is an array like others here.
-        let plain = |of: Type| of.element().and_then(Type::array).unwrap_or(of);
-        let (left, right) = (plain(one.1), plain(other.1));
-        let element = |of: Type| of.element().unwrap_or(of);
-        let act: Act = match (left.element(), right.element()) {
-            (Some(_), Some(_)) => array::concatenate,
-            (Some(_), None) if right == Type::Unknown => array::concatenate,
-            (None, Some(_)) if left == Type::Unknown => array::concatenate,
-            (Some(_), None) => array::append,
-            _ => array::prepend,
-        };
-        let common = match (left, right) {
-            (Type::Unknown, known) | (known, Type::Unknown) => element(known),
-            _ => element(left).common(element(right)).ok_or_else(none)?,
-        };
-        let of = common.array().ok_or_else(none)?;
-        let common = element(of);
-        let is_element = |of: Type| of != Type::Unknown && of.element().is_none();
-        let to = |side: Type| if is_element(side) { common } else { of };
-        let one = coerce((one.0, one.1), to(left), self.parameters, false)?;
-        let other = coerce((other.0, other.1), to(right), self.parameters, false)?;
-        Ok((Expr::Apply(act, vec![one, other]), of))
     }
 
     /// Binds a comparison with the elements of an array.
@@ -370,7 +312,7 @@ impl Scope<'_> {
         let values = chain.iter().map(step).collect::<Result<_>>()?;
         let path = (Expr::Array { values, is_nested: false }, Type::Array(&Type::Text));
         let root = (root, Type::Jsonb);
-        self.found("#>", &root, &path)?.ok_or_else(|| no_binary("#>", root.1, path.1))
+        self.found("#>", vec![root, path])?.ok_or_else(|| no_binary("#>", Type::Jsonb, Type::Text))
     }
 
     /// Binds the subscripts behind an expression.

@@ -21,7 +21,7 @@ use plexus_locks::{
     protocol::{LockRefusal, Mode, Name},
 };
 
-use super::{BOOL, Call, Context, Function, INT4, INT8, VOID, function, ok};
+use super::{Call, Context, Declared, function, ok};
 use crate::{
     activity::Activity,
     error::{Result, SqlError, code},
@@ -29,33 +29,26 @@ use crate::{
     types::{Value, time},
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("pg_advisory_lock", &[INT4, INT4], VOID, |call| take(call, SESSION)).volatile(),
-    function("pg_advisory_lock", &[INT8], VOID, |call| take(call, SESSION)).volatile(),
-    function("pg_advisory_lock_shared", &[INT4, INT4], VOID, |call| take(call, SHARED)).volatile(),
-    function("pg_advisory_lock_shared", &[INT8], VOID, |call| take(call, SHARED)).volatile(),
-    function("pg_advisory_unlock", &[INT4, INT4], BOOL, |call| unlock(call, SESSION)).volatile(),
-    function("pg_advisory_unlock", &[INT8], BOOL, |call| unlock(call, SESSION)).volatile(),
-    function("pg_advisory_unlock_all", &[], VOID, unlock_all).volatile(),
-    function("pg_advisory_unlock_shared", &[INT4, INT4], BOOL, |call| unlock(call, SHARED)).volatile(),
-    function("pg_advisory_unlock_shared", &[INT8], BOOL, |call| unlock(call, SHARED)).volatile(),
-    function("pg_advisory_xact_lock", &[INT4, INT4], VOID, |call| take(call, TRANSACTION)).volatile(),
-    function("pg_advisory_xact_lock", &[INT8], VOID, |call| take(call, TRANSACTION)).volatile(),
-    function("pg_advisory_xact_lock_shared", &[INT4, INT4], VOID, |call| take(call, SHARED_TRANSACTION))
-        .volatile(),
-    function("pg_advisory_xact_lock_shared", &[INT8], VOID, |call| take(call, SHARED_TRANSACTION)).volatile(),
-    function("pg_try_advisory_lock", &[INT4, INT4], BOOL, |call| try_take(call, SESSION)).volatile(),
-    function("pg_try_advisory_lock", &[INT8], BOOL, |call| try_take(call, SESSION)).volatile(),
-    function("pg_try_advisory_lock_shared", &[INT4, INT4], BOOL, |call| try_take(call, SHARED)).volatile(),
-    function("pg_try_advisory_lock_shared", &[INT8], BOOL, |call| try_take(call, SHARED)).volatile(),
-    function("pg_try_advisory_xact_lock", &[INT4, INT4], BOOL, |call| try_take(call, TRANSACTION)).volatile(),
-    function("pg_try_advisory_xact_lock", &[INT8], BOOL, |call| try_take(call, TRANSACTION)).volatile(),
-    function("pg_try_advisory_xact_lock_shared", &[INT4, INT4], BOOL, |call| {
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("pg_advisory_lock(int4, int4) void; (int8) void volatile", |call| take(call, SESSION)),
+    function("pg_advisory_lock_shared(int4, int4) void; (int8) void volatile", |call| take(call, SHARED)),
+    function("pg_advisory_unlock(int4, int4) bool; (int8) bool volatile", |call| unlock(call, SESSION)),
+    function("pg_advisory_unlock_all() void volatile", unlock_all),
+    function("pg_advisory_unlock_shared(int4, int4) bool; (int8) bool volatile", |call| unlock(call, SHARED)),
+    function("pg_advisory_xact_lock(int4, int4) void; (int8) void volatile", |call| take(call, TRANSACTION)),
+    function("pg_advisory_xact_lock_shared(int4, int4) void; (int8) void volatile", |call| {
+        take(call, SHARED_TRANSACTION)
+    }),
+    function("pg_try_advisory_lock(int4, int4) bool; (int8) bool volatile", |call| try_take(call, SESSION)),
+    function("pg_try_advisory_lock_shared(int4, int4) bool; (int8) bool volatile", |call| {
+        try_take(call, SHARED)
+    }),
+    function("pg_try_advisory_xact_lock(int4, int4) bool; (int8) bool volatile", |call| {
+        try_take(call, TRANSACTION)
+    }),
+    function("pg_try_advisory_xact_lock_shared(int4, int4) bool; (int8) bool volatile", |call| {
         try_take(call, SHARED_TRANSACTION)
-    })
-    .volatile(),
-    function("pg_try_advisory_xact_lock_shared", &[INT8], BOOL, |call| try_take(call, SHARED_TRANSACTION))
-        .volatile(),
+    }),
 ];
 
 /// The kind of a lock: others may share it, and it ends with the transaction.

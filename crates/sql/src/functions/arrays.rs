@@ -1,9 +1,6 @@
 //! Functions of arrays (chapter 9.19 of PostgreSQL's manual).
 
-use super::{
-    ANYARRAY, ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, ANYELEMENT, Call, Function, INT4, INT4S, MOST_ELEMENTS,
-    TEXT, array_too_large, function, join, ok, printed,
-};
+use super::{Call, Declared, MOST_ELEMENTS, array_too_large, function, join, ok, printed};
 use crate::{
     error::{Result, SqlError, code},
     exec::MOST_MEMORY,
@@ -14,45 +11,47 @@ use crate::{
     },
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("array_append", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], ANYCOMPATIBLEARRAY, |call| {
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("array_append ||(anycompatiblearray, anycompatible) anycompatiblearray null", |call| {
         append(call.values)
-    })
-    .takes_null(),
-    function("array_cat", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLEARRAY], ANYCOMPATIBLEARRAY, |call| {
+    }),
+    function("array_cat ||(anycompatiblearray, anycompatiblearray) anycompatiblearray null", |call| {
         concatenate(call.values)
-    })
-    .takes_null(),
-    function("array_dims", &[ANYARRAY], TEXT, array_dims),
-    function("array_fill", &[ANYELEMENT, INT4S, INT4S], ANYARRAY, array_fill).takes_null().optional(1),
-    function("array_length", &[ANYARRAY, INT4], INT4, |call| bound(call, |(count, _)| count as i64)),
-    function("array_lower", &[ANYARRAY, INT4], INT4, |call| bound(call, |(_, first)| first.into())),
-    function("array_ndims", &[ANYARRAY], INT4, array_ndims),
-    function("array_position", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE, INT4], INT4, array_position)
-        .takes_null()
-        .optional(1),
-    function("array_positions", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], INT4S, array_positions).takes_null(),
-    function("array_prepend", &[ANYCOMPATIBLE, ANYCOMPATIBLEARRAY], ANYCOMPATIBLEARRAY, |call| {
+    }),
+    function("array_dims(anyarray) text", array_dims),
+    function("array_fill(anyelement, _int4, [_int4]) anyarray null", array_fill),
+    function("array_length(anyarray, int4) int4", |call| bound(call, |(count, _)| count as i64)),
+    function("array_lower(anyarray, int4) int4", |call| bound(call, |(_, first)| first.into())),
+    function("array_ndims(anyarray) int4", array_ndims),
+    function("array_position(anycompatiblearray, anycompatible, [int4]) int4 null", array_position),
+    function("array_positions(anycompatiblearray, anycompatible) _int4 null", array_positions),
+    function("array_prepend ||(anycompatible, anycompatiblearray) anycompatiblearray null", |call| {
         prepend(call.values)
-    })
-    .takes_null(),
-    function("array_remove", &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE], ANYCOMPATIBLEARRAY, array_remove)
-        .takes_null(),
+    }),
+    function("array_remove(anycompatiblearray, anycompatible) anycompatiblearray null", array_remove),
     function(
-        "array_replace",
-        &[ANYCOMPATIBLEARRAY, ANYCOMPATIBLE, ANYCOMPATIBLE],
-        ANYCOMPATIBLEARRAY,
+        "array_replace(anycompatiblearray, anycompatible, anycompatible) anycompatiblearray null",
         array_replace,
-    )
-    .takes_null(),
-    function("array_to_string", &[ANYARRAY, TEXT], TEXT, array_to_string).stable(),
-    function("array_to_string", &[ANYARRAY, TEXT, TEXT], TEXT, array_to_string).stable().takes_null(),
-    function("array_upper", &[ANYARRAY, INT4], INT4, |call| {
+    ),
+    function("array_to_string(anyarray, text) text stable", array_to_string),
+    function("array_to_string(anyarray, text, text) text stable null", array_to_string),
+    function("array_upper(anyarray, int4) int4", |call| {
         bound(call, |(count, first)| i64::from(first) + count as i64 - 1)
     }),
-    function("cardinality", &[ANYARRAY], INT4, |call| ok(call.array(0).values.len() as i64)),
-    function("trim_array", &[ANYARRAY, INT4], ANYARRAY, trim_array),
+    function("cardinality(anyarray) int4", |call| ok(call.array(0).values.len() as i64)),
+    function("trim_array(anyarray, int4) anyarray", trim_array),
+    function("@>(anycompatiblearray, anycompatiblearray) bool", |call| {
+        ok(call.array(1).values.iter().all(|value| has(call.array(0), value)))
+    }),
+    function("&&(anycompatiblearray, anycompatiblearray) bool", |call| {
+        ok(call.array(0).values.iter().any(|value| has(call.array(1), value)))
+    }),
 ];
+
+/// Returns true if an array has an element, which NULL is not.
+fn has(array: &Array, value: &Value) -> bool {
+    !value.is_null() && array.values.iter().any(|one| !one.is_null() && one.compare(value).is_eq())
+}
 
 /// Returns a fact about a dimension, NULL if there is none.
 fn bound(call: &Call<'_>, fact: fn((usize, i32)) -> i64) -> Result<Value> {

@@ -3,42 +3,41 @@
 use base64::{Engine, alphabet, engine};
 use sha2::Digest;
 
-use super::{
-    BYTEA, Call, Function, INT4, INT8, NAME, TEXT, function, invalid_parameter, ok, strings::part_of,
-};
+use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, ok, strings::part_of, too_long};
 use crate::{
     error::{Result, SqlError, code},
-    types::{Type, Value, out_of_range, text},
+    types::{Type, Value, text},
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("bit_count", &[BYTEA], INT8, |call| {
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("bit_count(bytea) int8", |call| {
         ok(call.bytes(0).iter().map(|byte| i64::from(byte.count_ones())).sum::<i64>())
     }),
-    function("bit_length", &[BYTEA], INT4, |call| ok(call.bytes(0).len() as i64 * 8)),
-    function("btrim", &[BYTEA, BYTEA], BYTEA, |call| trimmed(call, true, true)),
-    function("convert_from", &[BYTEA, NAME], TEXT, convert_from).stable(),
-    function("convert_to", &[TEXT, NAME], BYTEA, convert_to).stable(),
-    function("decode", &[TEXT, TEXT], BYTEA, decode),
-    function("encode", &[BYTEA, TEXT], TEXT, encode),
-    function("get_bit", &[BYTEA, INT8], INT4, |call| bit(call, None)),
-    function("get_byte", &[BYTEA, INT4], INT4, |call| byte(call, None)),
-    function("length", &[BYTEA], INT4, |call| ok(call.bytes(0).len() as i64)),
-    function("ltrim", &[BYTEA, BYTEA], BYTEA, |call| trimmed(call, true, false)),
-    function("md5", &[BYTEA], TEXT, |call| ok(hex(&md5::Md5::digest(call.bytes(0))))),
-    function("md5", &[TEXT], TEXT, |call| ok(hex(&md5::Md5::digest(call.text(0))))),
-    function("octet_length", &[BYTEA], INT4, |call| ok(call.bytes(0).len() as i64)),
-    function("overlay", &[BYTEA, BYTEA, INT4, INT4], BYTEA, overlay).optional(1),
-    function("position", &[BYTEA, BYTEA], INT4, position),
-    function("rtrim", &[BYTEA, BYTEA], BYTEA, |call| trimmed(call, false, true)),
-    function("set_bit", &[BYTEA, INT8, INT4], BYTEA, |call| bit(call, Some(call.int(2)))),
-    function("set_byte", &[BYTEA, INT4, INT4], BYTEA, |call| byte(call, Some(call.int(2)))),
-    function("sha224", &[BYTEA], BYTEA, |call| ok(sha2::Sha224::digest(call.bytes(0)).to_vec())),
-    function("sha256", &[BYTEA], BYTEA, |call| ok(sha2::Sha256::digest(call.bytes(0)).to_vec())),
-    function("sha384", &[BYTEA], BYTEA, |call| ok(sha2::Sha384::digest(call.bytes(0)).to_vec())),
-    function("sha512", &[BYTEA], BYTEA, |call| ok(sha2::Sha512::digest(call.bytes(0)).to_vec())),
-    function("substr", &[BYTEA, INT4, INT4], BYTEA, substring).optional(1),
-    function("substring", &[BYTEA, INT4, INT4], BYTEA, substring).optional(1),
+    function("bit_length(bytea) int4", |call| ok(call.bytes(0).len() as i64 * 8)),
+    function("btrim(bytea, bytea) bytea", |call| trimmed(call, true, true)),
+    function("convert_from(bytea, name) text stable", convert_from),
+    function("convert_to(text, name) bytea stable", convert_to),
+    function("decode(text, text) bytea", decode),
+    function("encode(bytea, text) text", encode),
+    function("get_bit(bytea, int8) int4", |call| bit(call, None)),
+    function("get_byte(bytea, int4) int4", |call| byte(call, None)),
+    function("length octet_length(bytea) int4", |call| ok(call.bytes(0).len() as i64)),
+    function("ltrim(bytea, bytea) bytea", |call| trimmed(call, true, false)),
+    function("md5(bytea) text", |call| ok(hex(&md5::Md5::digest(call.bytes(0))))),
+    function("md5(text) text", |call| ok(hex(&md5::Md5::digest(call.text(0))))),
+    function("position(bytea, bytea) int4", position),
+    function("rtrim(bytea, bytea) bytea", |call| trimmed(call, false, true)),
+    function("set_bit(bytea, int8, int4) bytea", |call| bit(call, Some(call.int(2)))),
+    function("set_byte(bytea, int4, int4) bytea", |call| byte(call, Some(call.int(2)))),
+    function("sha224(bytea) bytea", |call| ok(sha2::Sha224::digest(call.bytes(0)).to_vec())),
+    function("sha256(bytea) bytea", |call| ok(sha2::Sha256::digest(call.bytes(0)).to_vec())),
+    function("sha384(bytea) bytea", |call| ok(sha2::Sha384::digest(call.bytes(0)).to_vec())),
+    function("sha512(bytea) bytea", |call| ok(sha2::Sha512::digest(call.bytes(0)).to_vec())),
+    function("substr substring(bytea, int4, [int4]) bytea", substring),
+    function("||(bytea, bytea) bytea", |call| match call.bytes(0).len() + call.bytes(1).len() {
+        0..=MOST_BYTES => ok([call.bytes(0), call.bytes(1)].concat()),
+        _ => Err(too_long()),
+    }),
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -166,21 +165,6 @@ fn bit(call: &Call<'_>, new: Option<i64>) -> Result<Value> {
         Some(_) => return Err(invalid_parameter("new bit must be 0 or 1")),
     }
     ok(bytes)
-}
-
-fn overlay(call: &Call<'_>) -> Result<Value> {
-    let (bytes, new, from) = (call.bytes(0), call.bytes(1), call.int(2));
-    let count = if call.count() > 3 { call.int(3) } else { new.len() as i64 };
-    if from <= 0 {
-        return Err(SqlError::new("22011", "negative substring length not allowed"));
-    }
-    let end = from + count;
-    if i32::try_from(end).is_err() {
-        return Err(out_of_range(Type::Int4));
-    }
-    let before = &bytes[..bytes.len().min(from as usize - 1)];
-    let after = &bytes[bytes.len().min(usize::try_from(end - 1).unwrap_or(0))..];
-    ok([before, new, after].concat())
 }
 
 fn position(call: &Call<'_>) -> Result<Value> {

@@ -1,12 +1,8 @@
 //! Functions of JSON (chapter 9.16 of PostgreSQL's manual).
 
-use super::{
-    ANY, ANYARRAY, ANYELEMENT, BOOL, Call, Function, INT4, JSON, JSONB, MOST_BYTES, TEXT, TEXTS, function,
-    invalid_parameter, ok, printed, too_long,
-};
+use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, ok, printed, too_long};
 use crate::{
     error::{Result, SqlError, code},
-    operators,
     types::{
         Type, Value,
         array::Array,
@@ -14,37 +10,34 @@ use crate::{
     },
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("array_to_json", &[ANYARRAY], JSON, to_json).stable(),
-    function("json_array_length", &[JSON], INT4, array_length),
-    function("json_build_array", &[], JSON, build_array).stable(),
-    function("json_build_array", &[ANY], JSON, build_array).variadic().stable().takes_null(),
-    function("json_build_object", &[], JSON, build_object).stable(),
-    function("json_build_object", &[ANY], JSON, build_object).variadic().stable().takes_null(),
-    function("json_extract_path", &[JSON, TEXTS], JSON, |call| extract(call, false)).variadic(),
-    function("json_extract_path_text", &[JSON, TEXTS], TEXT, |call| extract(call, true)).variadic(),
-    function("json_object", &[TEXTS, TEXTS], JSON, object).optional(1),
-    function("json_strip_nulls", &[JSON], JSON, strip_nulls),
-    function("json_typeof", &[JSON], TEXT, type_name),
-    function("jsonb_array_length", &[JSONB], INT4, array_length),
-    function("jsonb_build_array", &[], JSONB, build_array).stable(),
-    function("jsonb_build_array", &[ANY], JSONB, build_array).variadic().stable().takes_null(),
-    function("jsonb_build_object", &[], JSONB, build_object).stable(),
-    function("jsonb_build_object", &[ANY], JSONB, build_object).variadic().stable().takes_null(),
-    function("jsonb_extract_path", &[JSONB, TEXTS], JSONB, |call| extract(call, false)).variadic(),
-    function("jsonb_extract_path_text", &[JSONB, TEXTS], TEXT, |call| extract(call, true)).variadic(),
-    function("jsonb_insert", &[JSONB, TEXTS, JSONB, BOOL], JSONB, insert)
-        .names(&["jsonb_in", "path", "replacement", "insert_after"])
-        .defaults(&["false"]),
-    function("jsonb_object", &[TEXTS, TEXTS], JSONB, object).optional(1),
-    function("jsonb_pretty", &[JSONB], TEXT, pretty),
-    function("jsonb_set", &[JSONB, TEXTS, JSONB, BOOL], JSONB, set)
-        .names(&["jsonb_in", "path", "replacement", "create_if_missing"])
-        .defaults(&["true"]),
-    function("jsonb_strip_nulls", &[JSONB], JSONB, strip_nulls),
-    function("jsonb_typeof", &[JSONB], TEXT, type_name),
-    function("to_json", &[ANYELEMENT], JSON, to_json).stable(),
-    function("to_jsonb", &[ANYELEMENT], JSONB, to_json).stable(),
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function(
+        "array_to_json(anyarray) json; to_json(anyelement) json; to_jsonb(anyelement) jsonb stable",
+        to_json,
+    ),
+    function("json_array_length(json) int4; jsonb_array_length(jsonb) int4", array_length),
+    function("json_build_array() json; jsonb_build_array() jsonb stable", build_array),
+    function(
+        "json_build_array(variadic any) json; jsonb_build_array(variadic any) jsonb stable null",
+        build_array,
+    ),
+    function("json_build_object() json; jsonb_build_object() jsonb stable", build_object),
+    function(
+        "json_build_object(variadic any) json; jsonb_build_object(variadic any) jsonb stable null",
+        build_object,
+    ),
+    function("json_object(_text, [_text]) json; jsonb_object(_text, [_text]) jsonb", object),
+    function("json_strip_nulls(json) json; jsonb_strip_nulls(jsonb) jsonb", strip_nulls),
+    function("json_typeof(json) text; jsonb_typeof(jsonb) text", type_name),
+    function(
+        "jsonb_insert(jsonb_in jsonb, path _text, replacement jsonb, insert_after bool=false) jsonb",
+        insert,
+    ),
+    function("jsonb_pretty(jsonb) text", pretty),
+    function(
+        "jsonb_set(jsonb_in jsonb, path _text, replacement jsonb, create_if_missing bool=true) jsonb",
+        set,
+    ),
 ];
 
 /// Returns the text of an argument of JSON.
@@ -186,15 +179,6 @@ fn object(call: &Call<'_>) -> Result<Value> {
         put_json(&mut text, value, Type::Text);
     }
     made(call, text + "}")
-}
-
-fn extract(call: &Call<'_>, is_text: bool) -> Result<Value> {
-    let path: Vec<Value> = call.rest(1).map(|(value, _)| value.clone()).collect();
-    let all = [call.values[0].clone(), Array::from(path).into()];
-    match &all[0] {
-        Value::Json(_) => operators::json::jsonb_path(&all, is_text),
-        _ => operators::json::json_path(&all, is_text),
-    }
 }
 
 fn array_length(call: &Call<'_>) -> Result<Value> {

@@ -1,119 +1,104 @@
 //! Functions of numbers (chapter 9.3 of PostgreSQL's manual), and random ones.
 
-use super::{
-    ANYCOMPATIBLE, ANYCOMPATIBLEARRAY, Call, FLOAT4, FLOAT8, Function, INT2, INT4, INT8, NUMERIC, UUID,
-    function, ok, precise, trigonometry,
-};
+use super::{Call, Declared, function, ok, precise, trigonometry};
 use crate::{
     error::{Result, SqlError, code},
     types::{Type, Value, numeric::Numeric, out_of_range},
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("abs", &[INT2], INT2, |call| abs(&call.values[0], call.result)),
-    function("abs", &[INT4], INT4, |call| abs(&call.values[0], call.result)),
-    function("abs", &[INT8], INT8, |call| abs(&call.values[0], call.result)),
-    function("abs", &[NUMERIC], NUMERIC, |call| abs(&call.values[0], call.result)),
-    function("abs", &[FLOAT4], FLOAT4, |call| abs(&call.values[0], call.result)),
-    function("abs", &[FLOAT8], FLOAT8, |call| abs(&call.values[0], call.result)),
-    function("acos", &[FLOAT8], FLOAT8, |call| within_1(call, f64::acos)),
-    function("acosd", &[FLOAT8], FLOAT8, |call| within_1(call, trigonometry::acosd)),
-    function("acosh", &[FLOAT8], FLOAT8, |call| in_domain(call, |x| x < 1.0, f64::acosh)),
-    function("asin", &[FLOAT8], FLOAT8, |call| within_1(call, f64::asin)),
-    function("asind", &[FLOAT8], FLOAT8, |call| within_1(call, trigonometry::asind)),
-    function("asinh", &[FLOAT8], FLOAT8, |call| ok(call.float(0).asinh())),
-    function("atan", &[FLOAT8], FLOAT8, |call| ok(call.float(0).atan())),
-    function("atan2", &[FLOAT8, FLOAT8], FLOAT8, |call| ok(call.float(0).atan2(call.float(1)))),
-    function("atan2d", &[FLOAT8, FLOAT8], FLOAT8, |call| {
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("abs @(int2/int4/int8/numeric/float4/float8) int2/int4/int8/numeric/float4/float8", abs),
+    function("acos(float8) float8", |call| within_1(call, f64::acos)),
+    function("acosd(float8) float8", |call| within_1(call, trigonometry::acosd)),
+    function("acosh(float8) float8", |call| in_domain(call, |x| x < 1.0, f64::acosh)),
+    function("asin(float8) float8", |call| within_1(call, f64::asin)),
+    function("asind(float8) float8", |call| within_1(call, trigonometry::asind)),
+    function("asinh(float8) float8", |call| ok(call.float(0).asinh())),
+    function("atan(float8) float8", |call| ok(call.float(0).atan())),
+    function("atan2(float8, float8) float8", |call| ok(call.float(0).atan2(call.float(1)))),
+    function("atan2d(float8, float8) float8", |call| {
         ok(trigonometry::in_degrees(call.float(0).atan2(call.float(1))))
     }),
-    function("atand", &[FLOAT8], FLOAT8, |call| ok(trigonometry::in_degrees(call.float(0).atan()))),
-    function("atanh", &[FLOAT8], FLOAT8, |call| within_1(call, f64::atanh)),
-    function("cbrt", &[FLOAT8], FLOAT8, |call| ok(call.float(0).cbrt())),
-    function("ceil", &[FLOAT8], FLOAT8, |call| ok(call.float(0).ceil())),
-    function("ceil", &[NUMERIC], NUMERIC, |call| ok(precise::toward(call.numeric(0), 1)?)),
-    function("ceiling", &[FLOAT8], FLOAT8, |call| ok(call.float(0).ceil())),
-    function("ceiling", &[NUMERIC], NUMERIC, |call| ok(precise::toward(call.numeric(0), 1)?)),
-    function("cos", &[FLOAT8], FLOAT8, |call| finite(call, f64::cos)),
-    function("cosd", &[FLOAT8], FLOAT8, |call| finite(call, trigonometry::cosd)),
-    function("cosh", &[FLOAT8], FLOAT8, |call| ok(call.float(0).cosh())),
-    function("cot", &[FLOAT8], FLOAT8, |call| finite(call, |x| 1.0 / x.tan())),
-    function("cotd", &[FLOAT8], FLOAT8, |call| finite(call, trigonometry::cotd)),
-    function("degrees", &[FLOAT8], FLOAT8, |call| fitting(call.float(0).to_degrees(), &[call.float(0)])),
-    function("div", &[NUMERIC, NUMERIC], NUMERIC, |call| {
+    function("atand(float8) float8", |call| ok(trigonometry::in_degrees(call.float(0).atan()))),
+    function("atanh(float8) float8", |call| within_1(call, f64::atanh)),
+    function("cbrt ||/(float8) float8", |call| ok(call.float(0).cbrt())),
+    function("ceil ceiling(float8) float8", |call| ok(call.float(0).ceil())),
+    function("ceil ceiling(numeric) numeric", |call| ok(precise::toward(call.numeric(0), 1)?)),
+    function("cos(float8) float8", |call| finite(call, f64::cos)),
+    function("cosd(float8) float8", |call| finite(call, trigonometry::cosd)),
+    function("cosh(float8) float8", |call| ok(call.float(0).cosh())),
+    function("cot(float8) float8", |call| finite(call, |x| 1.0 / x.tan())),
+    function("cotd(float8) float8", |call| finite(call, trigonometry::cotd)),
+    function("degrees(float8) float8", |call| fitting(call.float(0).to_degrees(), &[call.float(0)])),
+    function("div(numeric, numeric) numeric", |call| {
         ok(precise::quotient(call.numeric(0), call.numeric(1))?)
     }),
-    function("exp", &[FLOAT8], FLOAT8, exp),
-    function("exp", &[NUMERIC], NUMERIC, |call| ok(precise::exp(call.numeric(0))?)),
-    function("factorial", &[INT8], NUMERIC, factorial),
-    function("floor", &[FLOAT8], FLOAT8, |call| ok(call.float(0).floor())),
-    function("floor", &[NUMERIC], NUMERIC, |call| ok(precise::toward(call.numeric(0), -1)?)),
-    function("gcd", &[INT4, INT4], INT4, gcd),
-    function("gcd", &[INT8, INT8], INT8, gcd),
-    function("gcd", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(precise::gcd(call.numeric(0), call.numeric(1))?)),
-    function("lcm", &[INT4, INT4], INT4, lcm),
-    function("lcm", &[INT8, INT8], INT8, lcm),
-    function("lcm", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(precise::lcm(call.numeric(0), call.numeric(1))?)),
-    function("ln", &[FLOAT8], FLOAT8, |call| logarithm(call, f64::ln)),
-    function("ln", &[NUMERIC], NUMERIC, |call| ok(precise::ln(call.numeric(0))?)),
-    function("log", &[FLOAT8], FLOAT8, |call| logarithm(call, f64::log10)),
-    function("log", &[NUMERIC], NUMERIC, |call| ok(precise::log(Numeric::from_int(10), call.numeric(0))?)),
-    function("log", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(precise::log(call.numeric(0), call.numeric(1))?)),
-    function("log10", &[FLOAT8], FLOAT8, |call| logarithm(call, f64::log10)),
-    function("log10", &[NUMERIC], NUMERIC, |call| ok(precise::log(Numeric::from_int(10), call.numeric(0))?)),
-    function("min_scale", &[NUMERIC], INT4, |call| ok(i64::from(call.numeric(0).trimmed().scale))),
-    function("mod", &[INT2, INT2], INT2, modulo),
-    function("mod", &[INT4, INT4], INT4, modulo),
-    function("mod", &[INT8, INT8], INT8, modulo),
-    function("mod", &[NUMERIC, NUMERIC], NUMERIC, |call| ok(call.numeric(0).rem(call.numeric(1))?)),
-    function("pi", &[], FLOAT8, |_| ok(std::f64::consts::PI)),
-    function("pow", &[FLOAT8, FLOAT8], FLOAT8, |call| power(call.float(0), call.float(1))),
-    function("pow", &[NUMERIC, NUMERIC], NUMERIC, |call| {
+    function("exp(float8) float8", exp),
+    function("exp(numeric) numeric", |call| ok(precise::exp(call.numeric(0))?)),
+    function("factorial(int8) numeric", factorial),
+    function("floor(float8) float8", |call| ok(call.float(0).floor())),
+    function("floor(numeric) numeric", |call| ok(precise::toward(call.numeric(0), -1)?)),
+    function("gcd(int4/int8, int4/int8) int4/int8", gcd),
+    function("gcd(numeric, numeric) numeric", |call| ok(precise::gcd(call.numeric(0), call.numeric(1))?)),
+    function("ln(float8) float8", |call| logarithm(call, f64::ln)),
+    function("ln(numeric) numeric", |call| ok(precise::ln(call.numeric(0))?)),
+    function("log log10(float8) float8", |call| logarithm(call, f64::log10)),
+    function("log log10(numeric) numeric", |call| ok(precise::log(Numeric::from_int(10), call.numeric(0))?)),
+    function("log(numeric, numeric) numeric", |call| ok(precise::log(call.numeric(0), call.numeric(1))?)),
+    function("min_scale(numeric) int4", |call| ok(i64::from(call.numeric(0).trimmed().scale))),
+    function("mod(int2/int4/int8, int2/int4/int8) int2/int4/int8", modulo),
+    function("mod(numeric, numeric) numeric", |call| ok(call.numeric(0).rem(call.numeric(1))?)),
+    function("pi() float8", |_| ok(std::f64::consts::PI)),
+    function("pow power ^(float8, float8) float8", |call| power(call.float(0), call.float(1))),
+    function("pow power ^(numeric, numeric) numeric", |call| {
         ok(precise::power(call.numeric(0), call.numeric(1))?)
     }),
-    function("power", &[FLOAT8, FLOAT8], FLOAT8, |call| power(call.float(0), call.float(1))),
-    function("power", &[NUMERIC, NUMERIC], NUMERIC, |call| {
-        ok(precise::power(call.numeric(0), call.numeric(1))?)
-    }),
-    function("radians", &[FLOAT8], FLOAT8, |call| {
+    function("radians(float8) float8", |call| {
         fitting(call.float(0) * (std::f64::consts::PI / 180.0), &[call.float(0)])
     }),
-    function("random", &[], FLOAT8, random).volatile(),
-    function("round", &[FLOAT8], FLOAT8, |call| ok(call.float(0).round_ties_even())),
-    function("round", &[NUMERIC, INT4], NUMERIC, |call| ok(precise::round(call.numeric(0), call.int(1))?))
-        .optional(1),
-    function("scale", &[NUMERIC], INT4, |call| ok(i64::from(call.numeric(0).scale))),
-    function("sign", &[FLOAT8], FLOAT8, |call| match call.float(0) {
+    function("random() float8 volatile", random),
+    function("round(float8) float8", |call| ok(call.float(0).round_ties_even())),
+    function("round(numeric, [int4]) numeric", |call| ok(precise::round(call.numeric(0), call.int(1))?)),
+    function("scale(numeric) int4", |call| ok(i64::from(call.numeric(0).scale))),
+    function("sign(float8) float8", |call| match call.float(0) {
         zero if zero == 0.0 || zero.is_nan() => ok(zero.abs()),
         number => ok(number.signum()),
     }),
-    function("sign", &[NUMERIC], NUMERIC, |call| {
+    function("sign(numeric) numeric", |call| {
         ok(Numeric::from_int(call.numeric(0).compare(&Numeric::from_int(0)) as i64))
     }),
-    function("sin", &[FLOAT8], FLOAT8, |call| finite(call, f64::sin)),
-    function("sind", &[FLOAT8], FLOAT8, |call| finite(call, trigonometry::sind)),
-    function("sinh", &[FLOAT8], FLOAT8, |call| ok(call.float(0).sinh())),
-    function("sqrt", &[FLOAT8], FLOAT8, |call| sqrt(call.float(0))),
-    function("sqrt", &[NUMERIC], NUMERIC, |call| ok(precise::sqrt(call.numeric(0))?)),
-    function("tan", &[FLOAT8], FLOAT8, |call| finite(call, f64::tan)),
-    function("tand", &[FLOAT8], FLOAT8, |call| finite(call, trigonometry::tand)),
-    function("tanh", &[FLOAT8], FLOAT8, |call| ok(call.float(0).tanh())),
-    function("trim_scale", &[NUMERIC], NUMERIC, |call| ok(call.numeric(0).trimmed())),
-    function("trunc", &[FLOAT8], FLOAT8, |call| ok(call.float(0).trunc())),
-    function("trunc", &[NUMERIC, INT4], NUMERIC, |call| ok(precise::trunc(call.numeric(0), call.int(1))?))
-        .optional(1),
-    function("width_bucket", &[ANYCOMPATIBLE, ANYCOMPATIBLEARRAY], INT4, bucket_of_array),
-    function("width_bucket", &[FLOAT8, FLOAT8, FLOAT8, INT4], INT4, bucket_of_float),
-    function("width_bucket", &[NUMERIC, NUMERIC, NUMERIC, INT4], INT4, bucket_of_numeric),
-    function("gen_random_uuid", &[], UUID, random_uuid).volatile(),
+    function("sin(float8) float8", |call| finite(call, f64::sin)),
+    function("sind(float8) float8", |call| finite(call, trigonometry::sind)),
+    function("sinh(float8) float8", |call| ok(call.float(0).sinh())),
+    function("sqrt |/(float8) float8", |call| sqrt(call.float(0))),
+    function("sqrt(numeric) numeric", |call| ok(precise::sqrt(call.numeric(0))?)),
+    function("tan(float8) float8", |call| finite(call, f64::tan)),
+    function("tand(float8) float8", |call| finite(call, trigonometry::tand)),
+    function("tanh(float8) float8", |call| ok(call.float(0).tanh())),
+    function("trim_scale(numeric) numeric", |call| ok(call.numeric(0).trimmed())),
+    function("trunc(float8) float8", |call| ok(call.float(0).trunc())),
+    function("trunc(numeric, [int4]) numeric", |call| ok(precise::trunc(call.numeric(0), call.int(1))?)),
+    function("width_bucket(anycompatible, anycompatiblearray) int4", bucket_of_array),
+    function("width_bucket(float8, float8, float8, int4) int4", bucket_of_float),
+    function("width_bucket(numeric, numeric, numeric, int4) int4", bucket_of_numeric),
+    function("gen_random_uuid() uuid volatile", random_uuid),
+    function("&(int2/int4/int8, int2/int4/int8) int2/int4/int8", |call| ok(call.int(0) & call.int(1))),
+    function("|(int2/int4/int8, int2/int4/int8) int2/int4/int8", |call| ok(call.int(0) | call.int(1))),
+    function("#(int2/int4/int8, int2/int4/int8) int2/int4/int8", |call| ok(call.int(0) ^ call.int(1))),
+    function("~(int2/int4/int8) int2/int4/int8", |call| ok(!call.int(0))),
+    function("<<(int2, int4) int2", |call| ok(((call.int(0) as i32) << (call.int(1) & 31)) as i16)),
+    function("<<(int4, int4) int4", |call| ok((call.int(0) as i32) << (call.int(1) & 31))),
+    function("<<(int8, int4) int8", |call| ok(call.int(0) << (call.int(1) & 63))),
+    function(">>(int2/int4, int4) int2/int4", |call| ok((call.int(0) as i32) >> (call.int(1) & 31))),
+    function(">>(int8, int4) int8", |call| ok(call.int(0) >> (call.int(1) & 63))),
 ];
 
 /// Returns a number of a type without its sign.
-pub(crate) fn abs(number: &Value, of: Type) -> Result<Value> {
-    match number {
+fn abs(call: &Call<'_>) -> Result<Value> {
+    match &call.values[0] {
         Value::Int(number) => {
-            let positive = number.checked_abs().ok_or_else(|| out_of_range(of))?;
-            Value::Int(positive).fit(of, false)
+            let positive = number.checked_abs().ok_or_else(|| out_of_range(call.result))?;
+            Value::Int(positive).fit(call.result, false)
         }
         Value::Float(number) => ok(number.abs()),
         Value::Numeric(number) => ok(Numeric { digits: number.digits.abs(), ..*number }),
@@ -135,16 +120,6 @@ fn gcd(call: &Call<'_>) -> Result<Value> {
     }
     let found = i64::try_from(one).map_err(|_| out_of_range(call.result))?;
     Value::Int(found).fit(call.result, false)
-}
-
-fn lcm(call: &Call<'_>) -> Result<Value> {
-    let (one, other) = (call.int(0), call.int(1));
-    if one == 0 || other == 0 {
-        return ok(0i64);
-    }
-    let Value::Int(divisor) = gcd(call)? else { return Ok(Value::Null) };
-    let found = (one / divisor).checked_mul(other).and_then(i64::checked_abs);
-    Value::Int(found.ok_or_else(|| out_of_range(call.result))?).fit(call.result, false)
 }
 
 fn factorial(call: &Call<'_>) -> Result<Value> {
@@ -202,14 +177,14 @@ fn logarithm(call: &Call<'_>, act: fn(f64) -> f64) -> Result<Value> {
     Err(SqlError::new("2201E", format!("cannot take logarithm of {of}")))
 }
 
-pub(crate) fn sqrt(number: f64) -> Result<Value> {
+fn sqrt(number: f64) -> Result<Value> {
     match number {
         ..0.0 => Err(SqlError::new("2201F", "cannot take square root of a negative number")),
         number => ok(number.sqrt()),
     }
 }
 
-pub(crate) fn power(base: f64, exponent: f64) -> Result<Value> {
+fn power(base: f64, exponent: f64) -> Result<Value> {
     if base == 0.0 && exponent < 0.0 {
         return Err(SqlError::new("2201F", "zero raised to a negative power is undefined"));
     }

@@ -1,24 +1,28 @@
 //! The functions of SQL: one table of names, arguments, results and what they do, in the chapters
 //! of PostgreSQL's manual. The binder finds functions in it, and `pg_proc` is made of it.
 //!
-//! An entry is a line: `function("left", &[TEXT, INT4], TEXT, left)`. It is immutable, and NULL if
-//! an argument is NULL, unless methods of [`Function`] say otherwise.
+//! Operators stand in the same table under their symbols and are resolved in the same way. An entry is
+//! a line, in the notation of [`declared`]; `defined.sql` has those whose body is an expression of SQL.
 
 mod advisory;
 mod arrays;
 mod bytes;
 pub(crate) mod conditional;
+pub(crate) mod declared;
 pub(crate) mod json;
-pub(crate) mod mathematics;
+mod json_parts;
+pub(crate) mod like;
+mod mathematics;
 pub(crate) mod names;
 mod networks;
 mod number_format;
 mod others;
-pub(crate) mod patterns;
-pub(crate) mod precise;
+mod patterns;
+mod precise;
 mod resolve;
 mod session;
 pub(crate) mod sets;
+pub(crate) mod spans;
 mod strings;
 mod time_format;
 mod times;
@@ -28,8 +32,9 @@ use std::{cell::RefCell, collections::HashMap, sync::LazyLock};
 
 pub(crate) use self::{
     advisory::Advisory,
+    declared::{Body, Declared, DeclaredType, Function, Volatility, function},
     others::OtherSessions,
-    resolve::{BoundFunction, resolve, undefined},
+    resolve::{BoundFunction, operator, resolve, undefined},
     session::start_time,
 };
 use crate::{
@@ -41,7 +46,13 @@ use crate::{
     sequences::{Drawn, Set},
     session::settings::Settings,
     system::{self, Definitions},
-    types::{Type, Value, array::Array, numeric::Numeric, text},
+    types::{
+        Interval, Type, Value,
+        array::Array,
+        json::{Json, parse as parse_json},
+        numeric::Numeric,
+        text,
+    },
 };
 
 /// The facts about a session that functions need.
@@ -107,48 +118,6 @@ impl Context {
     }
 }
 
-/// A function as the binder and the catalogs see it.
-#[derive(Debug)]
-pub(crate) struct Function {
-    pub(crate) name: &'static str,
-    pub(crate) arguments: &'static [DeclaredType],
-    /// The names of the arguments, if they have any.
-    pub(crate) names: &'static [&'static str],
-    /// The values of the last arguments that a call may leave out, as literals.
-    pub(crate) defaults: &'static [&'static str],
-    /// The number of last arguments that a call may leave out, which has no value then.
-    pub(crate) optional: usize,
-    /// The last argument is an array, which a call may give as separate values.
-    pub(crate) is_variadic: bool,
-    pub(crate) result: DeclaredType,
-    pub(crate) volatility: Volatility,
-    /// NULL as an argument gives NULL.
-    pub(crate) is_strict: bool,
-    pub(crate) act: fn(&Call<'_>) -> Result<Value>,
-}
-
-/// A type in the declaration of a function.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum DeclaredType {
-    Is(Type),
-    /// Each argument has its own type, which may stay unknown.
-    Any,
-    AnyElement,
-    AnyArray,
-    AnyCompatible,
-    AnyCompatibleArray,
-}
-
-/// A promise about the results of a function.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Volatility {
-    /// The same arguments give the same result for ever.
-    Immutable,
-    /// The same arguments give the same result within a statement.
-    Stable,
-    Volatile,
-}
-
 /// A call: the values of the arguments, their types, and the session.
 pub(crate) struct Call<'a> {
     pub(crate) values: &'a [Value],
@@ -159,52 +128,19 @@ pub(crate) struct Call<'a> {
     pub(crate) context: &'a Context,
 }
 
-// The names of types in entries.
-pub(crate) const BOOL: DeclaredType = DeclaredType::Is(Type::Bool);
-pub(crate) const INT2: DeclaredType = DeclaredType::Is(Type::Int2);
-pub(crate) const INT4: DeclaredType = DeclaredType::Is(Type::Int4);
-pub(crate) const INT8: DeclaredType = DeclaredType::Is(Type::Int8);
-pub(crate) const FLOAT4: DeclaredType = DeclaredType::Is(Type::Float4);
-pub(crate) const FLOAT8: DeclaredType = DeclaredType::Is(Type::Float8);
-pub(crate) const NUMERIC: DeclaredType = DeclaredType::Is(Type::Numeric(None));
-pub(crate) const TEXT: DeclaredType = DeclaredType::Is(Type::Text);
-pub(crate) const NAME: DeclaredType = DeclaredType::Is(Type::Name);
-pub(crate) const BYTEA: DeclaredType = DeclaredType::Is(Type::Bytea);
-pub(crate) const OID: DeclaredType = DeclaredType::Is(Type::Oid);
-pub(crate) const REGTYPE: DeclaredType = DeclaredType::Is(Type::Regtype);
-pub(crate) const REGCLASS: DeclaredType = DeclaredType::Is(Type::Regclass);
-pub(crate) const INET: DeclaredType = DeclaredType::Is(Type::Inet);
-pub(crate) const CIDR: DeclaredType = DeclaredType::Is(Type::Cidr);
-pub(crate) const UUID: DeclaredType = DeclaredType::Is(Type::Uuid);
-pub(crate) const DATE: DeclaredType = DeclaredType::Is(Type::Date);
-pub(crate) const TIME: DeclaredType = DeclaredType::Is(Type::TimeOfDay);
-pub(crate) const TIMETZ: DeclaredType = DeclaredType::Is(Type::TimeTz);
-pub(crate) const INTERVAL: DeclaredType = DeclaredType::Is(Type::Interval);
-pub(crate) const JSON: DeclaredType = DeclaredType::Is(Type::Json);
-pub(crate) const JSONB: DeclaredType = DeclaredType::Is(Type::Jsonb);
-pub(crate) const TIMESTAMP: DeclaredType = DeclaredType::Is(Type::Timestamp);
-pub(crate) const TIMESTAMPTZ: DeclaredType = DeclaredType::Is(Type::TimestampTz);
-pub(crate) const TEXTS: DeclaredType = DeclaredType::Is(Type::Array(&Type::Text));
-pub(crate) const INT4S: DeclaredType = DeclaredType::Is(Type::Array(&Type::Int4));
-pub(crate) const NAMES: DeclaredType = DeclaredType::Is(Type::Array(&Type::Name));
-pub(crate) const VOID: DeclaredType = DeclaredType::Is(Type::Void);
-pub(crate) const ANY: DeclaredType = DeclaredType::Any;
-pub(crate) const ANYELEMENT: DeclaredType = DeclaredType::AnyElement;
-pub(crate) const ANYARRAY: DeclaredType = DeclaredType::AnyArray;
-pub(crate) const ANYCOMPATIBLE: DeclaredType = DeclaredType::AnyCompatible;
-pub(crate) const ANYCOMPATIBLEARRAY: DeclaredType = DeclaredType::AnyCompatibleArray;
-
 /// The chapters of the table, in the order of the documentation.
-static CHAPTERS: &[(&str, &[Function])] = &[
+static CHAPTERS: &[(&str, &[Declared])] = &[
     ("Numbers", mathematics::FUNCTIONS),
     ("Texts", strings::FUNCTIONS),
     ("Regular expressions", patterns::FUNCTIONS),
     ("Bytes", bytes::FUNCTIONS),
     ("Addresses of networks", networks::FUNCTIONS),
     ("Dates and times", times::FUNCTIONS),
+    ("Dates and times", spans::FUNCTIONS),
     ("Templates of numbers", number_format::FUNCTIONS),
     ("Templates of times", time_format::FUNCTIONS),
     ("JSON", json::FUNCTIONS),
+    ("JSON", json_parts::FUNCTIONS),
     ("Arrays", arrays::FUNCTIONS),
     ("Session and system", session::FUNCTIONS),
     ("Advisory locks", advisory::FUNCTIONS),
@@ -212,10 +148,25 @@ static CHAPTERS: &[(&str, &[Function])] = &[
     ("Catalogs", system::functions::SYSTEM),
 ];
 
-/// The functions of each name.
+/// All functions and operators, with the titles of their chapters.
+static TABLE: LazyLock<Vec<(&'static str, Function)>> = LazyLock::new(|| {
+    let chapters = CHAPTERS.iter().flat_map(|(title, all)| all.iter().map(|one| (*title, *one)));
+    let mut all: Vec<_> = chapters.collect();
+    let mut title = "";
+    for entry in include_str!("defined.sql").split("\n\n").map(str::trim) {
+        match (entry.strip_prefix("-- "), entry.split_once(":=")) {
+            (Some(new), _) => title = new,
+            (None, Some((text, body))) => all.push((title, (text.trim(), Body::Sql(body)))),
+            (None, None) => {}
+        }
+    }
+    all.into_iter().flat_map(|(title, one)| Function::all_of(one).map(move |one| (title, one))).collect()
+});
+
+/// The functions and the operators of each name.
 static BY_NAME: LazyLock<HashMap<&'static str, Vec<&'static Function>>> = LazyLock::new(|| {
     let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
-    for function in all() {
+    for (_, function) in TABLE.iter() {
         by_name.entry(function.name).or_default().push(function);
     }
     by_name
@@ -223,103 +174,12 @@ static BY_NAME: LazyLock<HashMap<&'static str, Vec<&'static Function>>> = LazyLo
 
 /// Returns all functions.
 pub(crate) fn all() -> impl Iterator<Item = &'static Function> {
-    CHAPTERS.iter().flat_map(|(_, functions)| functions.iter())
+    TABLE.iter().map(|(_, function)| function).filter(|function| !function.is_operator())
 }
 
-/// Returns the functions with a name.
+/// Returns the functions or the operators with a name.
 pub(crate) fn named(name: &str) -> &'static [&'static Function] {
     BY_NAME.get(name).map_or(&[], Vec::as_slice)
-}
-
-/// Makes an entry of the table.
-pub(crate) const fn function(
-    name: &'static str,
-    arguments: &'static [DeclaredType],
-    result: DeclaredType,
-    act: fn(&Call<'_>) -> Result<Value>,
-) -> Function {
-    Function {
-        name,
-        arguments,
-        names: &[],
-        defaults: &[],
-        optional: 0,
-        is_variadic: false,
-        result,
-        volatility: Volatility::Immutable,
-        is_strict: true,
-        act,
-    }
-}
-
-impl Function {
-    /// Makes the results depend on the statement.
-    pub(crate) const fn stable(self) -> Self {
-        Self { volatility: Volatility::Stable, ..self }
-    }
-
-    /// Makes each result a new one.
-    pub(crate) const fn volatile(self) -> Self {
-        Self { volatility: Volatility::Volatile, ..self }
-    }
-
-    /// Calls the function with NULL, too.
-    pub(crate) const fn takes_null(self) -> Self {
-        Self { is_strict: false, ..self }
-    }
-
-    /// Lets calls give the elements of the last argument, which is an array or [`ANY`], one by one.
-    pub(crate) const fn variadic(self) -> Self {
-        Self { is_variadic: true, ..self }
-    }
-
-    /// Names the arguments.
-    pub(crate) const fn names(self, names: &'static [&'static str]) -> Self {
-        Self { names, ..self }
-    }
-
-    /// Lets calls leave out the last arguments.
-    pub(crate) const fn defaults(self, defaults: &'static [&'static str]) -> Self {
-        Self { defaults, ..self }
-    }
-
-    /// Lets calls leave out so many last arguments. For the catalog each number of arguments is a
-    /// function of its own.
-    pub(crate) const fn optional(self, optional: usize) -> Self {
-        Self { optional, ..self }
-    }
-
-    /// Returns the arguments of each function that the catalog has for this one.
-    pub(crate) fn forms(&self) -> impl Iterator<Item = &'static [DeclaredType]> + use<> {
-        let arguments = self.arguments;
-        (arguments.len() - self.optional..=arguments.len()).map(|count| &arguments[..count])
-    }
-}
-
-impl DeclaredType {
-    /// Returns its name in PostgreSQL.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Is(of) => of.name(),
-            Self::Any => "\"any\"",
-            Self::AnyElement => "anyelement",
-            Self::AnyArray => "anyarray",
-            Self::AnyCompatible => "anycompatible",
-            Self::AnyCompatibleArray => "anycompatiblearray",
-        }
-    }
-
-    /// Returns its identifier in PostgreSQL's catalog.
-    pub(crate) fn oid(self) -> u32 {
-        match self {
-            Self::Is(of) => of.oid(),
-            Self::Any => 2276,
-            Self::AnyElement => 2283,
-            Self::AnyArray => 2277,
-            Self::AnyCompatible => 5077,
-            Self::AnyCompatibleArray => 5078,
-        }
-    }
 }
 
 impl Call<'_> {
@@ -361,6 +221,28 @@ impl Call<'_> {
         }
     }
 
+    pub(crate) fn date(&self, at: usize) -> i32 {
+        match self.values.get(at) {
+            Some(Value::Date(day)) => *day,
+            _ => 0,
+        }
+    }
+
+    /// Returns a moment, a time of day or a packed time of day with a zone.
+    pub(crate) fn time(&self, at: usize) -> i64 {
+        match self.values.get(at) {
+            Some(Value::Time(time)) => *time,
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn span(&self, at: usize) -> Interval {
+        match self.values.get(at) {
+            Some(Value::Interval(span)) => *span,
+            _ => Interval::default(),
+        }
+    }
+
     pub(crate) fn bool(&self, at: usize) -> bool {
         matches!(self.values.get(at), Some(Value::Bool(true)))
     }
@@ -369,6 +251,14 @@ impl Call<'_> {
         match self.values.get(at) {
             Some(Value::Numeric(number)) => *number,
             _ => Numeric::from_int(0),
+        }
+    }
+
+    /// Returns the value of a jsonb.
+    pub(crate) fn json(&self, at: usize) -> Result<Json> {
+        match self.values.get(at) {
+            Some(Value::Json(text)) => parse_json(text),
+            _ => Ok(Json::Null),
         }
     }
 

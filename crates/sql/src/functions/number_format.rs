@@ -1,18 +1,17 @@
 //! Numbers by a template: `to_char` and `to_number` (chapter 9.8 of PostgreSQL's manual).
 
-use super::{Call, FLOAT4, FLOAT8, Function, INT4, INT8, NUMERIC, TEXT, function, ok, precise};
+use super::{Call, Declared, function, ok, precise};
 use crate::{
     error::{Result, SqlError, code},
     types::{Value, numeric::Numeric},
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("to_char", &[FLOAT4, TEXT], TEXT, |call| of_float(call, 6)).stable(),
-    function("to_char", &[FLOAT8, TEXT], TEXT, |call| of_float(call, 15)).stable(),
-    function("to_char", &[INT4, TEXT], TEXT, of_int).stable(),
-    function("to_char", &[INT8, TEXT], TEXT, of_int).stable(),
-    function("to_char", &[NUMERIC, TEXT], TEXT, |call| shown(call.numeric(0), call.text(1))).stable(),
-    function("to_number", &[TEXT, TEXT], NUMERIC, to_number).stable(),
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("to_char(float4, text) text stable", |call| of_float(call, 6)),
+    function("to_char(float8, text) text stable", |call| of_float(call, 15)),
+    function("to_char(int4/int8, text) text stable", of_int),
+    function("to_char(numeric, text) text stable", |call| shown(call.numeric(0), call.text(1))),
+    function("to_number(text, text) numeric stable", to_number),
 ];
 
 /// The most characters of a template, and digits of a number.

@@ -5,10 +5,7 @@ use std::{cell::RefCell, fmt, sync::Arc, time::Duration};
 
 use plexus_interconnect::executor;
 
-use super::{
-    BOOL, Call, Context, FLOAT8, Function, INT4, INT8, INTERVAL, TIMESTAMPTZ, VOID, advisory::AwaitedCall,
-    function, ok,
-};
+use super::{Call, Context, Declared, advisory::AwaitedCall, function, ok};
 use crate::{
     activity::SessionInfo,
     error::{Result, SqlError, code},
@@ -19,25 +16,21 @@ use crate::{
 /// The time between two looks whether a session has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("pg_cancel_backend", &[INT4], BOOL, |call| signal(call, false)).volatile(),
-    function("pg_sleep", &[FLOAT8], VOID, |call| sleep(call, (call.float(0) * SECOND as f64) as i64, false))
-        .volatile(),
-    function("pg_sleep_for", &[INTERVAL], VOID, |call| {
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("pg_cancel_backend(int4) bool volatile", |call| signal(call, false)),
+    function("pg_sleep(float8) void volatile", |call| {
+        sleep(call, (call.float(0) * SECOND as f64) as i64, false)
+    }),
+    function("pg_sleep_for(interval) void volatile", |call| {
         let Value::Interval(span) = &call.values[0] else { return ok("") };
         let days = i64::from(span.months) * 30 + i64::from(span.days);
         sleep(call, days.saturating_mul(86_400 * SECOND).saturating_add(span.microseconds), false)
-    })
-    .volatile(),
-    function("pg_sleep_until", &[TIMESTAMPTZ], VOID, |call| match &call.values[0] {
+    }),
+    function("pg_sleep_until(timestamptz) void volatile", |call| match &call.values[0] {
         Value::Time(moment) => sleep(call, *moment, true),
         _ => ok(""),
-    })
-    .volatile(),
-    function("pg_terminate_backend", &[INT4, INT8], BOOL, |call| signal(call, true))
-        .names(&["pid", "timeout"])
-        .defaults(&["0"])
-        .volatile(),
+    }),
+    function("pg_terminate_backend(pid int4, timeout int8=0) bool volatile", |call| signal(call, true)),
 ];
 
 fn sleep(call: &Call<'_>, microseconds: i64, is_until: bool) -> Result<Value> {

@@ -6,22 +6,27 @@ use std::{cell::RefCell, iter::Peekable, rc::Rc, str::Chars};
 
 use fancy_regex::{Captures, Regex, RegexBuilder};
 
-use super::{BOOL, Call, Function, INT4, MOST_BYTES, TEXT, TEXTS, function, invalid_parameter, ok, too_long};
+use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, ok, too_long};
 use crate::{
     error::{Result, SqlError, code},
+    expr::is_like,
     types::Value,
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("regexp_count", &[TEXT, TEXT, INT4, TEXT], INT4, regexp_count).optional(2),
-    function("regexp_instr", &[TEXT, TEXT, INT4, INT4, INT4, TEXT, INT4], INT4, regexp_instr).optional(5),
-    function("regexp_like", &[TEXT, TEXT, TEXT], BOOL, regexp_like).optional(1),
-    function("regexp_match", &[TEXT, TEXT, TEXT], TEXTS, regexp_match).optional(1),
-    function("regexp_replace", &[TEXT, TEXT, TEXT, TEXT], TEXT, regexp_replace).optional(1),
-    function("regexp_replace", &[TEXT, TEXT, TEXT, INT4, INT4, TEXT], TEXT, regexp_replace_from).optional(2),
-    function("regexp_split_to_array", &[TEXT, TEXT, TEXT], TEXTS, regexp_split).optional(1),
-    function("regexp_substr", &[TEXT, TEXT, INT4, INT4, TEXT, INT4], TEXT, regexp_substr).optional(4),
-    function("substring", &[TEXT, TEXT], TEXT, substring),
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("regexp_count(text, text, [int4], [text]) int4", regexp_count),
+    function("regexp_instr(text, text, [int4], [int4], [int4], [text], [int4]) int4", regexp_instr),
+    function("regexp_like(text, text, [text]) bool", regexp_like),
+    function("regexp_match(text, text, [text]) _text", regexp_match),
+    function("regexp_replace(text, text, text, [text]) text", regexp_replace),
+    function("regexp_replace(text, text, text, int4, [int4], [text]) text", regexp_replace_from),
+    function("regexp_split_to_array(text, text, [text]) _text", regexp_split),
+    function("regexp_substr(text, text, [int4], [int4], [text], [int4]) text", regexp_substr),
+    function("substring(text, text) text", substring),
+    function("~(text, text) bool", |call| ok(matches(call.text(0), call.text(1), "")?)),
+    function("~*(text, text) bool", |call| ok(matches(call.text(0), call.text(1), "i")?)),
+    function("~~(text, text) bool", |call| ok(is_like(call.text(0), call.text(1), false)?)),
+    function("~~*(text, text) bool", |call| ok(is_like(call.text(0), call.text(1), true)?)),
 ];
 
 /// The compiled expressions that a thread keeps.
@@ -68,7 +73,7 @@ pub(crate) fn regex(pattern: &str, flags: &str) -> Result<Rc<Regex>> {
 }
 
 /// Returns whether an expression matches a part of a text.
-pub(crate) fn matches(text: &str, pattern: &str, flags: &str) -> Result<bool> {
+pub(super) fn matches(text: &str, pattern: &str, flags: &str) -> Result<bool> {
     regex(pattern, flags)?.is_match(text).map_err(|_| too_complex())
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::{Call, Context, DeclaredType, Function, named};
+use super::{Body, Call, Context, DeclaredType, Function, named};
 use crate::{
     error::{Result, SqlError, code},
     system::category,
@@ -26,9 +26,12 @@ impl BoundFunction {
         if self.function.is_strict && values.iter().any(Value::is_null) {
             return Ok(Value::Null);
         }
-        let Self { types, result, is_spread, .. } = self;
+        let Self { function, types, result, is_spread } = self;
         let call = Call { values, types, result: *result, is_spread: *is_spread, context };
-        (self.function.act)(&call)
+        match function.body {
+            Body::Native(act) => act(&call),
+            Body::Sql(_) => Err(SqlError::unsupported(format!("a call of {} in this place", function.name))),
+        }
     }
 }
 
@@ -75,7 +78,7 @@ struct Candidate {
 
 impl Candidate {
     fn new(function: &'static Function, count: usize, is_spread: bool) -> Option<Self> {
-        let mut declared = function.arguments.to_vec();
+        let mut declared = function.arguments.clone();
         if function.is_variadic && !is_spread {
             let last = match declared.pop()? {
                 DeclaredType::Is(Type::Array(of)) => DeclaredType::Is(*of),
@@ -154,7 +157,7 @@ impl Candidate {
         };
         let pairs = self.declared.iter().zip(types);
         let bound = pairs.map(|(declared, given)| real(*declared, *given)).collect::<Result<_>>()?;
-        let result = real(self.function.result, Type::Unknown)?;
+        let result = real(self.function.result(), Type::Unknown)?;
         Ok(BoundFunction { function: self.function, types: bound, result, is_spread })
     }
 
@@ -175,7 +178,8 @@ fn shown(name: impl Display, types: &[Type]) -> String {
 /// Returns the function of a name that takes arguments of these types; if it `is_spread`, the last
 /// one is an array of the variadic arguments.
 pub(crate) fn resolve(name: &str, types: &[Type], is_spread: bool) -> Result<BoundFunction> {
-    resolve_among(named(name).iter().copied(), name, types, is_spread)
+    let functions = named(name).iter().copied().filter(|function| !function.is_operator());
+    resolve_among(functions, name, types, is_spread)
 }
 
 /// As [`resolve`], among these functions.
@@ -187,21 +191,7 @@ pub(super) fn resolve_among(
 ) -> Result<BoundFunction> {
     let all: Vec<Candidate> =
         all.filter_map(|function| Candidate::new(function, types.len(), is_spread)).collect();
-    let is_exact = |candidate: &&Candidate| {
-        let is_same = |(at, of): (usize, &Type)| {
-            *of != Type::Unknown && candidate.declared_type(at) == Some(of.without_limits())
-        };
-        (is_spread || !candidate.function.is_variadic) && types.iter().enumerate().all(is_same)
-    };
-    if let Some(exact) = all.iter().find(is_exact) {
-        return exact.bound(types, is_spread);
-    }
-    let mut fitting: Vec<&Candidate> = all.iter().filter(|candidate| candidate.takes(types)).collect();
-    // A function that is not variadic goes before one that is.
-    if fitting.iter().any(|candidate| !candidate.function.is_variadic) {
-        fitting.retain(|candidate| !candidate.function.is_variadic);
-    }
-    match select(fitting, types) {
+    match best(&all, types, types, is_spread) {
         Ok(candidate) => candidate.bound(types, is_spread),
         Err(true) => {
             let message = format!("{} is not unique", shown(name, types));
@@ -209,6 +199,52 @@ pub(super) fn resolve_among(
         }
         Err(false) => Err(undefined(name, types)),
     }
+}
+
+/// Returns the operator of a symbol that takes operands of these types, if there is one.
+pub(crate) fn operator(symbol: &str, types: &[Type]) -> Result<Option<BoundFunction>> {
+    let all = named(symbol).iter().filter_map(|function| Candidate::new(function, types.len(), false));
+    let all: Vec<Candidate> = all.collect();
+    // A literal beside a value is first taken for a value of the same type.
+    let same = match *types {
+        [Type::Unknown, of] | [of, Type::Unknown] => vec![of; 2],
+        _ => types.to_vec(),
+    };
+    match best(&all, types, &same, false) {
+        Ok(candidate) => candidate.bound(types, false).map(Some),
+        Err(true) => {
+            let mut names: Vec<&str> = types.iter().map(|of| of.name()).collect();
+            names.insert(types.len() - 1, symbol);
+            let message = format!("operator is not unique: {}", names.join(" "));
+            Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message))
+        }
+        Err(false) => Ok(None),
+    }
+}
+
+/// Returns the best candidate, one of exactly the types `same` before others; else whether there are
+/// several.
+fn best<'a>(
+    all: &'a [Candidate],
+    types: &[Type],
+    same: &[Type],
+    is_spread: bool,
+) -> std::result::Result<&'a Candidate, bool> {
+    let is_exact = |candidate: &&Candidate| {
+        let is_same = |(at, of): (usize, &Type)| {
+            *of != Type::Unknown && candidate.declared_type(at) == Some(of.without_limits())
+        };
+        (is_spread || !candidate.function.is_variadic) && same.iter().enumerate().all(is_same)
+    };
+    if let Some(exact) = all.iter().find(is_exact) {
+        return Ok(exact);
+    }
+    let mut fitting: Vec<&Candidate> = all.iter().filter(|candidate| candidate.takes(types)).collect();
+    // A function that is not variadic goes before one that is.
+    if fitting.iter().any(|candidate| !candidate.function.is_variadic) {
+        fitting.retain(|candidate| !candidate.function.is_variadic);
+    }
+    select(fitting, types)
 }
 
 /// The error for a call that no function takes.

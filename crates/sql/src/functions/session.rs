@@ -2,10 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::{
-    ANY, BOOL, Call, Function, INT4, INT8, NAME, NAMES, NUMERIC, OID, REGTYPE, TEXT, TIMESTAMPTZ, VOID,
-    function, invalid_parameter, ok, precise,
-};
+use super::{Call, Declared, function, invalid_parameter, ok, precise};
 use crate::{
     catalog::{Grant, Schema, SessionPlace, undefined_schema},
     error::{Result, SqlError, code},
@@ -13,67 +10,58 @@ use crate::{
     types::{Type, Value, numeric::Numeric, time},
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("current_database", &[], NAME, |call| ok(&*call.context.database)).stable(),
-    function("current_schema", &[], NAME, |call| {
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("current_database() name stable", |call| ok(&*call.context.database)),
+    function("current_schema() name stable", |call| {
         Ok(schemas(call, false)?.into_iter().next().unwrap_or(Value::Null))
-    })
-    .stable(),
-    function("current_schemas", &[BOOL], NAMES, |call| ok(schemas(call, call.bool(0))?)).stable(),
-    function("current_setting", &[TEXT, BOOL], TEXT, current_setting).stable().optional(1),
-    function("current_user", &[], NAME, |call| ok(&*call.context.user)).stable(),
-    function("getdatabaseencoding", &[], NAME, |_| ok("UTF8")).stable(),
-    // The type `inet` is not there; a client of the Unix socket has no address.
-    function("inet_client_addr", &[], TEXT, |_| Ok(Value::Null)).stable().takes_null(),
-    function("inet_client_port", &[], INT4, |_| Ok(Value::Null)).stable().takes_null(),
-    function("inet_server_addr", &[], TEXT, |_| Ok(Value::Null)).stable().takes_null(),
-    function("inet_server_port", &[], INT4, |_| Ok(Value::Null)).stable().takes_null(),
-    function("lastval", &[], INT8, |call| call.context.sequences.last().map(Value::Int)).volatile(),
-    function("pg_backend_pid", &[], INT4, |call| ok(call.context.process)).stable(),
-    function("pg_client_encoding", &[], NAME, |_| ok("UTF8")).stable(),
-    function("pg_conf_load_time", &[], TIMESTAMPTZ, |_| Ok(Value::Time(start_time()))).stable(),
-    function("pg_is_in_recovery", &[], BOOL, |_| ok(false)).volatile(),
-    function("pg_is_other_temp_schema", &[OID], BOOL, |_| ok(false)).stable(),
-    function("pg_jit_available", &[], BOOL, |_| ok(false)).volatile(),
-    function("pg_my_temp_schema", &[], OID, |_| ok(0i64)).stable(),
-    function("pg_notify", &[TEXT, TEXT], VOID, |call| {
-        call.context.notifications.notify(call.text(0), call.text(1))?;
-        ok("")
-    })
-    .volatile()
-    .takes_null(),
-    function("pg_postmaster_start_time", &[], TIMESTAMPTZ, |_| Ok(Value::Time(start_time()))).stable(),
-    function("pg_size_bytes", &[TEXT], INT8, size_bytes),
-    function("pg_size_pretty", &[INT8], TEXT, |call| ok(size_pretty(call.int(0).into()))),
-    function("pg_size_pretty", &[NUMERIC], TEXT, |call| {
+    }),
+    function("current_schemas(bool) _name stable", |call| ok(schemas(call, call.bool(0))?)),
+    function("current_setting(text, [bool]) text stable", current_setting),
+    function("current_user session_user() name stable", |call| ok(&*call.context.user)),
+    function("getdatabaseencoding pg_client_encoding() name stable", |_| ok("UTF8")),
+    function(
+        "inet_client_addr inet_server_addr() text; inet_client_port inet_server_port() int4 stable null",
+        |_| Ok(Value::Null),
+    ),
+    function("lastval() int8 volatile", |call| call.context.sequences.last().map(Value::Int)),
+    function("pg_backend_pid() int4 stable", |call| ok(call.context.process)),
+    function("pg_conf_load_time pg_postmaster_start_time() timestamptz stable", |_| {
+        Ok(Value::Time(start_time()))
+    }),
+    function("pg_is_in_recovery pg_jit_available() bool volatile", |_| ok(false)),
+    function("pg_is_other_temp_schema(oid) bool; row_security_active(text) bool stable", |_| ok(false)),
+    function("pg_my_temp_schema() oid; pg_trigger_depth() int4 stable", |_| ok(0i64)),
+    function("pg_size_bytes(text) int8", size_bytes),
+    function("pg_size_pretty(int8) text", |call| ok(size_pretty(call.int(0).into()))),
+    function("pg_size_pretty(numeric) text", |call| {
         ok(size_pretty(precise::round(call.numeric(0), 0)?.digits))
     }),
-    function("pg_trigger_depth", &[], INT4, |_| ok(0i64)).stable(),
-    function("pg_typeof", &[ANY], REGTYPE, |call| ok(i64::from(call.types[0].oid()))).stable().takes_null(),
-    function("row_security_active", &[TEXT], BOOL, |_| ok(false)).stable(),
-    function("session_user", &[], NAME, |call| ok(&*call.context.user)).stable(),
-    function("set_config", &[TEXT, TEXT, BOOL], TEXT, set_config).volatile().takes_null(),
-    function("txid_current", &[], INT8, |_| Err(SqlError::unsupported("txid_current"))).stable(),
-    function("version", &[], TEXT, |_| ok(VERSION)).stable(),
-    function("has_any_column_privilege", &[TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
-    function("has_column_privilege", &[TEXT, TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
-    function("has_database_privilege", &[NAME, TEXT, TEXT], BOOL, |call| right(call, DATABASE, "CREATE"))
-        .stable(),
-    function("has_database_privilege", &[OID, TEXT], BOOL, |call| right(call, DATABASE, "CREATE")).stable(),
-    function("has_database_privilege", &[TEXT, TEXT], BOOL, |call| right(call, DATABASE, "CREATE")).stable(),
-    function("has_function_privilege", &[OID, TEXT], BOOL, |call| right(call, &["EXECUTE"], "")).stable(),
-    function("has_function_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["EXECUTE"], "")).stable(),
-    function("has_language_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["USAGE"], "")).stable(),
-    function("has_schema_privilege", &[NAME, TEXT, TEXT], BOOL, schema_right).stable(),
-    function("has_schema_privilege", &[OID, TEXT], BOOL, schema_right).stable(),
-    function("has_schema_privilege", &[TEXT, TEXT], BOOL, schema_right).stable(),
-    function("has_sequence_privilege", &[TEXT, TEXT], BOOL, |call| table_right(call, SEQUENCE)).stable(),
-    function("has_table_privilege", &[NAME, TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
-    function("has_table_privilege", &[OID, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
-    function("has_table_privilege", &[TEXT, TEXT], BOOL, |call| table_right(call, TABLE)).stable(),
-    function("has_tablespace_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["CREATE"], "CREATE"))
-        .stable(),
-    function("has_type_privilege", &[TEXT, TEXT], BOOL, |call| right(call, &["USAGE"], "")).stable(),
+    function("pg_notify(text, text) void volatile null", |call| {
+        call.context.notifications.notify(call.text(0), call.text(1))?;
+        ok("")
+    }),
+    function("pg_typeof(any) regtype stable null", |call| ok(i64::from(call.types[0].oid()))),
+    function("set_config(text, text, bool) text volatile null", set_config),
+    function("txid_current() int8 stable", |_| Err(SqlError::unsupported("txid_current"))),
+    function("version() text stable", |_| ok(VERSION)),
+    function(
+        "has_any_column_privilege has_table_privilege(text, text) bool; \
+         has_column_privilege(text, text, text) bool; \
+         has_table_privilege(name, text, text) bool; (oid, text) bool stable",
+        |call| table_right(call, TABLE),
+    ),
+    function(
+        "has_database_privilege(name, text, text) bool; \
+         (oid/text, text) bool stable",
+        |call| right(call, DATABASE, "CREATE"),
+    ),
+    function("has_function_privilege(oid/text, text) bool stable", |call| right(call, &["EXECUTE"], "")),
+    function("has_language_privilege has_type_privilege(text, text) bool stable", |call| {
+        right(call, &["USAGE"], "")
+    }),
+    function("has_schema_privilege(name, text, text) bool; (oid/text, text) bool stable", schema_right),
+    function("has_sequence_privilege(text, text) bool stable", |call| table_right(call, SEQUENCE)),
+    function("has_tablespace_privilege(text, text) bool stable", |call| right(call, &["CREATE"], "CREATE")),
 ];
 
 /// The text of `version()`.

@@ -1,9 +1,8 @@
 //! Functions that return rows.
 
-use super::{
-    ANYARRAY, ANYELEMENT, BOOL, Context, DeclaredType, Function, INT4, INT8, NUMERIC, REGCLASS, TEXT, TEXTS,
-    VOID, function, resolve::resolve_among, undefined,
-};
+use std::sync::LazyLock;
+
+use super::{Call, Context, DeclaredType, Function, function, resolve::resolve_among, undefined};
 use crate::{
     error::{Result, SqlError, code},
     exec::{MOST_MEMORY, out_of_memory},
@@ -11,67 +10,56 @@ use crate::{
     types::{Type, Value, numeric::Numeric},
 };
 
-/// The columns of rows.
-type Columns<T> = [(&'static str, T)];
-
 /// Makes rows of the values and the types of arguments.
 type MakeRows = fn(&[Value], &[Type], &Context) -> Result<Vec<Vec<Value>>>;
 
 /// A function that returns rows. NULL as an argument gives no row.
 #[derive(Debug)]
 pub(crate) struct SetFunction {
-    /// Its name and its arguments.
+    /// Its name, its arguments and the columns of its rows.
     declared: Function,
-    columns: &'static Columns<DeclaredType>,
     pub(crate) act: MakeRows,
 }
 
-const fn set(
-    name: &'static str,
-    arguments: &'static [DeclaredType],
-    columns: &'static Columns<DeclaredType>,
-    act: MakeRows,
-) -> SetFunction {
-    SetFunction { declared: function(name, arguments, VOID, |_| Ok(Value::Null)), columns, act }
-}
-
 impl SetFunction {
-    pub(crate) fn name(&self) -> &'static str {
-        self.declared.name
+    fn all_of(text: &'static str, act: MakeRows) -> impl Iterator<Item = Self> {
+        let none: fn(&Call<'_>) -> Result<Value> = |_| Ok(Value::Null);
+        Function::all_of(function(text, none)).map(move |declared| Self { declared, act })
     }
 
-    /// Lets calls leave out so many last arguments.
-    const fn optional(self, optional: usize) -> Self {
-        Self { declared: self.declared.optional(optional), ..self }
+    pub(crate) fn name(&self) -> &'static str {
+        self.declared.name
     }
 }
 
 /// A value as a row.
-pub(crate) static VALUE: SetFunction = set("", &[], &[], |values, _, _| Ok(vec![values.to_vec()]));
+pub(crate) static VALUE: LazyLock<SetFunction> = LazyLock::new(|| {
+    let declared = Function { name: "", ..FUNCTIONS[0].declared.clone() };
+    SetFunction { declared, act: |values, _, _| Ok(vec![values.to_vec()]) }
+});
 
-pub(crate) static FUNCTIONS: &[SetFunction] = &[
-    set("generate_series", &[INT4, INT4, INT4], &[("generate_series", INT4)], series).optional(1),
-    set("generate_series", &[INT8, INT8, INT8], &[("generate_series", INT8)], series).optional(1),
-    set("generate_series", &[NUMERIC, NUMERIC, NUMERIC], &[("generate_series", NUMERIC)], series).optional(1),
-    set("unnest", &[ANYARRAY], &[("unnest", ANYELEMENT)], elements),
-    set("generate_subscripts", &[ANYARRAY, INT4, BOOL], &[("generate_subscripts", INT4)], subscripts)
-        .optional(1),
+static TABLE: &[(&str, MakeRows)] = &[
+    ("generate_series(int4/int8/numeric, int4/int8/numeric, [int4/int8/numeric]) int4/int8/numeric", series),
+    ("unnest(anyarray) anyelement", elements),
+    ("generate_subscripts(anyarray, int4, [bool]) int4", subscripts),
     // There are no partitions, and a table that is none has no ancestors.
-    set("pg_partition_ancestors", &[REGCLASS], &[("relid", REGCLASS)], |_, _, _| Ok(Vec::new())),
-    set("pg_get_keywords", &[], KEYWORDS, |_, _, _| Ok(system::keywords())),
-    set("pg_listening_channels", &[], &[("pg_listening_channels", TEXT)], |_, _, context| {
+    ("pg_partition_ancestors(regclass) relid regclass", |_, _, _| Ok(Vec::new())),
+    ("pg_get_keywords() word text, catcode text, barelabel bool, catdesc text, baredesc text", |_, _, _| {
+        Ok(system::keywords())
+    }),
+    ("pg_listening_channels() text", |_, _, context| {
         Ok(context.notifications.channels().into_iter().map(|channel| vec![channel.into()]).collect())
     }),
-    set("pg_options_to_table", &[TEXTS], &[("option_name", TEXT), ("option_value", TEXT)], options),
-    set("_pg_expandarray", &[ANYARRAY], &[("x", ANYELEMENT), ("n", INT4)], |values, _, _| {
+    ("pg_options_to_table(_text) option_name text, option_value text", options),
+    ("_pg_expandarray(anyarray) x anyelement, n int4", |values, _, _| {
         let [Value::Array(array)] = values else { return Ok(Vec::new()) };
         let numbered = (1..).zip(&array.values);
         Ok(numbered.map(|(at, value)| vec![value.clone(), Value::Int(at)]).collect())
     }),
 ];
 
-const KEYWORDS: &Columns<DeclaredType> =
-    &[("word", TEXT), ("catcode", TEXT), ("barelabel", BOOL), ("catdesc", TEXT), ("baredesc", TEXT)];
+pub(crate) static FUNCTIONS: LazyLock<Vec<SetFunction>> =
+    LazyLock::new(|| TABLE.iter().flat_map(|(text, act)| SetFunction::all_of(text, *act)).collect());
 
 /// Returns the function of a name that takes these arguments, the types that they get, and the
 /// columns of its rows.
@@ -88,7 +76,7 @@ pub(crate) fn find(
         DeclaredType::Is(of) => (*name, *of),
         _ => (*name, element),
     };
-    Ok((function, bound.types.into(), function.columns.iter().map(column).collect()))
+    Ok((function, bound.types.into(), function.declared.columns.iter().map(column).collect()))
 }
 
 fn options(values: &[Value], _: &[Type], _: &Context) -> Result<Vec<Vec<Value>>> {

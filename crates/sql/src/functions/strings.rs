@@ -3,57 +3,49 @@
 use std::{collections::HashMap, iter};
 
 use super::{
-    ANY, ANYELEMENT, BOOL, Call, Function, INT4, INT8, MOST_BYTES, MOST_ELEMENTS, TEXT, TEXTS,
-    array_too_large, function, invalid_parameter, join, names, ok, printed, too_long,
+    Call, Declared, MOST_BYTES, MOST_ELEMENTS, array_too_large, function, invalid_parameter, join, names, ok,
+    printed, too_long,
 };
 use crate::{
     error::{Result, SqlError, code},
-    types::{Type, Value, out_of_range},
+    types::{Type, Value},
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("ascii", &[TEXT], INT4, |call| ok(call.text(0).chars().next().map_or(0, |char| char as i64))),
-    function("bit_length", &[TEXT], INT4, |call| ok(call.text(0).len() as i64 * 8)),
-    function("btrim", &[TEXT, TEXT], TEXT, |call| trimmed(call, true, true)).optional(1),
-    function("char_length", &[TEXT], INT4, length),
-    function("character_length", &[TEXT], INT4, length),
-    function("chr", &[INT4], TEXT, chr),
-    function("concat", &[ANY], TEXT, concat).variadic().stable().takes_null(),
-    function("concat_ws", &[TEXT, ANY], TEXT, concat_ws).variadic().stable().takes_null(),
-    function("format", &[TEXT], TEXT, format).stable().takes_null(),
-    function("format", &[TEXT, ANY], TEXT, format).variadic().stable().takes_null(),
-    function("initcap", &[TEXT], TEXT, initcap),
-    function("left", &[TEXT, INT4], TEXT, left),
-    function("length", &[TEXT], INT4, length),
-    function("lower", &[TEXT], TEXT, |call| ok(call.text(0).chars().map(lower).collect::<String>())),
-    function("lpad", &[TEXT, INT4, TEXT], TEXT, |call| padded(call, true)).optional(1),
-    function("ltrim", &[TEXT, TEXT], TEXT, |call| trimmed(call, true, false)).optional(1),
-    function("octet_length", &[TEXT], INT4, |call| ok(call.text(0).len() as i64)),
-    function("overlay", &[TEXT, TEXT, INT4, INT4], TEXT, overlay).optional(1),
-    function("parse_ident", &[TEXT, BOOL], TEXTS, parse_ident).names(&["str", "strict"]).defaults(&["true"]),
-    function("position", &[TEXT, TEXT], INT4, position),
-    function("quote_ident", &[TEXT], TEXT, |call| ok(names::quoted_name(call.text(0)))),
-    function("quote_literal", &[ANYELEMENT], TEXT, quote_literal).stable(),
-    function("quote_literal", &[TEXT], TEXT, quote_literal),
-    function("quote_nullable", &[ANYELEMENT], TEXT, quote_literal).stable().takes_null(),
-    function("quote_nullable", &[TEXT], TEXT, quote_literal).takes_null(),
-    function("repeat", &[TEXT, INT4], TEXT, repeat),
-    function("replace", &[TEXT, TEXT, TEXT], TEXT, replace),
-    function("reverse", &[TEXT], TEXT, |call| ok(call.text(0).chars().rev().collect::<String>())),
-    function("right", &[TEXT, INT4], TEXT, right),
-    function("rpad", &[TEXT, INT4, TEXT], TEXT, |call| padded(call, false)).optional(1),
-    function("rtrim", &[TEXT, TEXT], TEXT, |call| trimmed(call, false, true)).optional(1),
-    function("split_part", &[TEXT, TEXT, INT4], TEXT, split_part),
-    function("starts_with", &[TEXT, TEXT], BOOL, |call| ok(call.text(0).starts_with(call.text(1)))),
-    function("string_to_array", &[TEXT, TEXT, TEXT], TEXTS, string_to_array).takes_null().optional(1),
-    function("strpos", &[TEXT, TEXT], INT4, position),
-    function("substr", &[TEXT, INT4, INT4], TEXT, substring).optional(1),
-    function("substring", &[TEXT, INT4, INT4], TEXT, substring).optional(1),
-    function("to_hex", &[INT4], TEXT, |call| ok(format!("{:x}", call.int(0) as i32))),
-    function("to_hex", &[INT8], TEXT, |call| ok(format!("{:x}", call.int(0)))),
-    function("translate", &[TEXT, TEXT, TEXT], TEXT, translate),
-    function("unistr", &[TEXT], TEXT, unistr),
-    function("upper", &[TEXT], TEXT, |call| ok(call.text(0).chars().map(upper).collect::<String>())),
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("ascii(text) int4", |call| ok(call.text(0).chars().next().map_or(0, |char| char as i64))),
+    function("bit_length(text) int4", |call| ok(call.text(0).len() as i64 * 8)),
+    function("btrim(text, [text]) text", |call| trimmed(call, true, true)),
+    function("char_length character_length length(text) int4", length),
+    function("chr(int4) text", chr),
+    function("concat(variadic any) text stable null", concat),
+    function("concat_ws(text, variadic any) text stable null", concat_ws),
+    function("format(text) text; format(text, variadic any) text stable null", format),
+    function("initcap(text) text", initcap),
+    function("left(text, int4) text", left),
+    function("lower(text) text", |call| ok(call.text(0).chars().map(lower).collect::<String>())),
+    function("lpad(text, int4, [text]) text", |call| padded(call, true)),
+    function("ltrim(text, [text]) text", |call| trimmed(call, true, false)),
+    function("octet_length(text) int4", |call| ok(call.text(0).len() as i64)),
+    function("parse_ident(str text, strict bool=true) _text", parse_ident),
+    function("position strpos(text, text) int4", position),
+    function("quote_ident(text) text", |call| ok(names::quoted_name(call.text(0)))),
+    function("quote_literal(anyelement) text stable", quote_literal),
+    function("quote_literal(text) text", quote_literal),
+    function("repeat(text, int4) text", repeat),
+    function("replace(text, text, text) text", replace),
+    function("reverse(text) text", |call| ok(call.text(0).chars().rev().collect::<String>())),
+    function("right(text, int4) text", right),
+    function("rpad(text, int4, [text]) text", |call| padded(call, false)),
+    function("rtrim(text, [text]) text", |call| trimmed(call, false, true)),
+    function("split_part(text, text, int4) text", split_part),
+    function("starts_with ^@(text, text) bool", |call| ok(call.text(0).starts_with(call.text(1)))),
+    function("string_to_array(text, text, [text]) _text null", string_to_array),
+    function("substr substring(text, int4, [int4]) text", substring),
+    function("to_hex(int4) text", |call| ok(format!("{:x}", call.int(0) as i32))),
+    function("to_hex(int8) text", |call| ok(format!("{:x}", call.int(0)))),
+    function("translate(text, text, text) text", translate),
+    function("unistr(text) text", unistr),
+    function("upper(text) text", |call| ok(call.text(0).chars().map(upper).collect::<String>())),
 ];
 
 /// Returns the one lower letter of a letter; others stay.
@@ -155,21 +147,6 @@ fn padded(call: &Call<'_>, is_left: bool) -> Result<Value> {
     ok(if is_left { fill + &cut } else { cut + &fill })
 }
 
-fn overlay(call: &Call<'_>) -> Result<Value> {
-    let (text, new, from) = (call.text(0), call.text(1), call.int(2));
-    let count = if call.count() > 3 { call.int(3) } else { new.chars().count() as i64 };
-    if from <= 0 {
-        return Err(negative_length());
-    }
-    let end = from + count;
-    if i32::try_from(end).is_err() {
-        return Err(out_of_range(Type::Int4));
-    }
-    let before: String = text.chars().take(from as usize - 1).collect();
-    let after: String = text.chars().skip(usize::try_from(end - 1).unwrap_or(0)).collect();
-    ok(before + new + &after)
-}
-
 fn negative_length() -> SqlError {
     SqlError::new("22011", "negative substring length not allowed")
 }
@@ -181,10 +158,7 @@ fn position(call: &Call<'_>) -> Result<Value> {
 }
 
 fn quote_literal(call: &Call<'_>) -> Result<Value> {
-    ok(match call.is_null(0) {
-        true => "NULL".to_owned(),
-        false => names::quoted_literal(&printed(&call.values[0], call.types[0])),
-    })
+    ok(names::quoted_literal(&printed(&call.values[0], call.types[0])))
 }
 
 fn repeat(call: &Call<'_>) -> Result<Value> {

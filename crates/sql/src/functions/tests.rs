@@ -16,10 +16,16 @@ fn documentation() -> String {
          COALESCE, NULLIF, GREATEST and LEAST are expressions; aggregates stand in sql.md, too.\n\n\
          This list is made from the table in `crates/sql/src/functions`.\n",
     );
-    let sets = sets::FUNCTIONS.iter().map(sets::SetFunction::name).collect();
-    let chapters = CHAPTERS.iter().map(|(title, all)| (*title, all.iter().map(|one| one.name).collect()));
-    for (title, names) in chapters.chain([("Functions that return rows", sets)]) {
-        let names: BTreeSet<&str> = names;
+    let sets = sets::FUNCTIONS.iter().map(|one| ("Functions that return rows", one.name()));
+    let mut chapters: Vec<(&str, BTreeSet<&str>)> = Vec::new();
+    let functions = TABLE.iter().filter(|(_, one)| !one.is_operator()).map(|(title, one)| (*title, one.name));
+    for (title, name) in functions.chain(sets) {
+        match chapters.iter_mut().find(|(known, _)| *known == title) {
+            Some((_, names)) => drop(names.insert(name)),
+            None => chapters.push((title, BTreeSet::from([name]))),
+        }
+    }
+    for (title, names) in chapters {
         write!(text, "\n## {title}\n\n").unwrap();
         let mut line = String::new();
         for (at, name) in names.iter().enumerate() {

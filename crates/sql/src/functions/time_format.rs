@@ -1,10 +1,7 @@
 //! Dates and times by a template: `to_char`, `to_date` and `to_timestamp` (chapter 9.8 of
 //! PostgreSQL's manual).
 
-use super::{
-    Call, DATE, Function, INTERVAL, MOST_BYTES, TEXT, TIMESTAMP, TIMESTAMPTZ, function,
-    number_format::ordinal, ok, times::iso_date, too_long,
-};
+use super::{Call, Declared, MOST_BYTES, function, number_format::ordinal, ok, times::iso_date, too_long};
 use crate::{
     error::{Result, SqlError, code},
     types::{
@@ -15,12 +12,12 @@ use crate::{
     },
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("to_char", &[INTERVAL, TEXT], TEXT, span_to_char).stable(),
-    function("to_char", &[TIMESTAMP, TEXT], TEXT, |call| to_char(call, false)).stable(),
-    function("to_char", &[TIMESTAMPTZ, TEXT], TEXT, |call| to_char(call, true)).stable(),
-    function("to_date", &[TEXT, TEXT], DATE, to_date).stable(),
-    function("to_timestamp", &[TEXT, TEXT], TIMESTAMPTZ, to_timestamp).stable(),
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("to_char(interval, text) text stable", span_to_char),
+    function("to_char(timestamp, text) text stable", |call| to_char(call, false)),
+    function("to_char(timestamptz, text) text stable", |call| to_char(call, true)),
+    function("to_date(text, text) date stable", to_date),
+    function("to_timestamp(text, text) timestamptz stable", to_timestamp),
 ];
 
 const ROMAN: [&str; 12] = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"];

@@ -1,12 +1,8 @@
 //! Functions of dates and times (chapter 9.9 of PostgreSQL's manual).
 
-use super::{
-    BOOL, Call, DATE, FLOAT8, Function, INT4, INTERVAL, NUMERIC, TEXT, TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ,
-    function, ok,
-};
+use super::{Call, Declared, function, ok};
 use crate::{
     error::{Result, SqlError, code},
-    operators,
     types::{
         Interval, Type, Value,
         interval::{out_of_range, unit_name},
@@ -16,91 +12,46 @@ use crate::{
     },
 };
 
-pub(super) static FUNCTIONS: &[Function] = &[
-    function("age", &[TIMESTAMP], INTERVAL, age_of_today).stable(),
-    function("age", &[TIMESTAMP, TIMESTAMP], INTERVAL, |call| age(moment(call, 0), moment(call, 1))),
-    function("age", &[TIMESTAMPTZ], INTERVAL, age_of_today).stable(),
-    function("age", &[TIMESTAMPTZ, TIMESTAMPTZ], INTERVAL, |call| age(local(call, 0), local(call, 1))),
-    function("clock_timestamp", &[], TIMESTAMPTZ, |_| Ok(Value::Time(time::now()))).volatile(),
-    function("date_bin", &[INTERVAL, TIMESTAMP, TIMESTAMP], TIMESTAMP, date_bin),
-    function("date_bin", &[INTERVAL, TIMESTAMPTZ, TIMESTAMPTZ], TIMESTAMPTZ, date_bin),
-    function("date_part", &[TEXT, DATE], FLOAT8, date_part),
-    function("date_part", &[TEXT, INTERVAL], FLOAT8, date_part),
-    function("date_part", &[TEXT, TIME], FLOAT8, date_part),
-    function("date_part", &[TEXT, TIMESTAMP], FLOAT8, date_part),
-    function("date_part", &[TEXT, TIMESTAMPTZ], FLOAT8, date_part).stable(),
-    function("date_part", &[TEXT, TIMETZ], FLOAT8, date_part),
-    function("date_trunc", &[TEXT, INTERVAL], INTERVAL, truncated_span),
-    function("date_trunc", &[TEXT, TIMESTAMP], TIMESTAMP, date_trunc),
-    function("date_trunc", &[TEXT, TIMESTAMPTZ], TIMESTAMPTZ, date_trunc).stable(),
-    function("date_trunc", &[TEXT, TIMESTAMPTZ, TEXT], TIMESTAMPTZ, date_trunc).stable(),
-    function("extract", &[TEXT, DATE], NUMERIC, extract),
-    function("extract", &[TEXT, INTERVAL], NUMERIC, extract),
-    function("extract", &[TEXT, TIME], NUMERIC, extract),
-    function("extract", &[TEXT, TIMESTAMP], NUMERIC, extract),
-    function("extract", &[TEXT, TIMESTAMPTZ], NUMERIC, extract).stable(),
-    function("extract", &[TEXT, TIMETZ], NUMERIC, extract),
-    function("isfinite", &[DATE], BOOL, |call| {
-        ok(!matches!(call.values[0], Value::Date(day) if time::is_infinite_date(day)))
-    }),
-    function("isfinite", &[INTERVAL], BOOL, |_| ok(true)),
-    function("isfinite", &[TIMESTAMP], BOOL, |call| ok(!time::is_infinite(moment(call, 0)))),
-    function("isfinite", &[TIMESTAMPTZ], BOOL, |call| ok(!time::is_infinite(moment(call, 0)))),
-    function("justify_days", &[INTERVAL], INTERVAL, |call| ok(justified_days(span(call, 0))?)),
-    function("justify_hours", &[INTERVAL], INTERVAL, |call| ok(justified_hours(span(call, 0))?)),
-    function("justify_interval", &[INTERVAL], INTERVAL, |call| ok(justified(span(call, 0))?)),
-    function("make_date", &[INT4, INT4, INT4], DATE, |call| Ok(Value::Date(date_of(call)?)))
-        .names(&["year", "month", "day"]),
-    function("make_interval", &[INT4, INT4, INT4, INT4, INT4, INT4, FLOAT8], INTERVAL, make_interval)
-        .names(&["years", "months", "weeks", "days", "hours", "mins", "secs"])
-        .defaults(&["0", "0", "0", "0", "0", "0", "0.0"]),
-    function("make_time", &[INT4, INT4, FLOAT8], TIME, |call| Ok(Value::Time(time_of(call, 0)?)))
-        .names(&["hour", "min", "sec"]),
-    function("make_timestamp", &[INT4, INT4, INT4, INT4, INT4, FLOAT8], TIMESTAMP, make_timestamp)
-        .names(&["year", "month", "mday", "hour", "min", "sec"]),
-    function("make_timestamptz", &[INT4, INT4, INT4, INT4, INT4, FLOAT8], TIMESTAMPTZ, make_timestamptz)
-        .names(&["year", "month", "mday", "hour", "min", "sec"])
-        .stable(),
+pub(super) static FUNCTIONS: &[Declared] = &[
+    function("age(timestamp, timestamp) interval", |call| age(call.time(0), call.time(1))),
+    function("age(timestamptz, timestamptz) interval", |call| age(local(call, 0), local(call, 1))),
+    function("clock_timestamp() timestamptz volatile", |_| Ok(Value::Time(time::now()))),
     function(
-        "make_timestamptz",
-        &[INT4, INT4, INT4, INT4, INT4, FLOAT8, TEXT],
-        TIMESTAMPTZ,
-        make_timestamptz,
-    )
-    .names(&["year", "month", "mday", "hour", "min", "sec", "timezone"])
-    .stable(),
-    function("now", &[], TIMESTAMPTZ, |call| Ok(Value::Time(call.context.begun))).stable(),
-    function("statement_timestamp", &[], TIMESTAMPTZ, |call| Ok(Value::Time(call.context.statement_begun)))
-        .stable(),
-    function("timezone", &[INTERVAL, TIMESTAMP], TIMESTAMPTZ, |call| operators::time::from_zone(call.values)),
-    function("timezone", &[INTERVAL, TIMESTAMPTZ], TIMESTAMP, |call| operators::time::at_zone(call.values)),
-    function("timezone", &[INTERVAL, TIMETZ], TIMETZ, |call| operators::time::zoned_at_zone(call.values)),
-    function("timezone", &[TEXT, TIMESTAMP], TIMESTAMPTZ, |call| operators::time::from_zone(call.values)),
-    function("timezone", &[TEXT, TIMESTAMPTZ], TIMESTAMP, |call| operators::time::at_zone(call.values)),
-    function("timezone", &[TEXT, TIMETZ], TIMETZ, |call| operators::time::zoned_at_zone(call.values)),
-    function("to_timestamp", &[FLOAT8], TIMESTAMPTZ, to_timestamp),
-    function("transaction_timestamp", &[], TIMESTAMPTZ, |call| Ok(Value::Time(call.context.begun))).stable(),
+        "date_bin(interval, timestamp/timestamptz, timestamp/timestamptz) timestamp/timestamptz",
+        date_bin,
+    ),
+    function("date_part(text, date/interval/time/timestamp/timetz) float8", date_part),
+    function("date_part(text, timestamptz) float8 stable", date_part),
+    function("date_trunc(text, interval) interval", truncated_span),
+    function("date_trunc(text, timestamp) timestamp", date_trunc),
+    function(
+        "date_trunc(text, timestamptz) timestamptz; \
+         date_trunc(text, timestamptz, text) timestamptz stable",
+        date_trunc,
+    ),
+    function("extract(text, date/interval/time/timestamp/timetz) numeric", extract),
+    function("extract(text, timestamptz) numeric stable", extract),
+    function("justify_days(interval) interval", |call| ok(justified_days(call.span(0))?)),
+    function("justify_hours(interval) interval", |call| ok(justified_hours(call.span(0))?)),
+    function("justify_interval(interval) interval", |call| ok(justified(call.span(0))?)),
+    function("make_date(year int4, month int4, day int4) date", |call| Ok(Value::Date(date_of(call)?))),
+    function(
+        "make_interval(years int4=0, months int4=0, weeks int4=0, days int4=0, hours int4=0, mins int4=0, secs float8=0.0) interval",
+        make_interval,
+    ),
+    function("make_time(hour int4, min int4, sec float8) time", |call| Ok(Value::Time(time_of(call)?))),
+    function("now transaction_timestamp() timestamptz stable", |call| Ok(Value::Time(call.context.begun))),
+    function("statement_timestamp() timestamptz stable", |call| {
+        Ok(Value::Time(call.context.statement_begun))
+    }),
+    function("to_timestamp(float8) timestamptz", to_timestamp),
 ];
-
-fn moment(call: &Call<'_>, at: usize) -> i64 {
-    match call.values.get(at) {
-        Some(Value::Time(moment)) => *moment,
-        _ => 0,
-    }
-}
 
 /// Returns the time of the session's zone at a moment with a zone, else the moment.
 fn local(call: &Call<'_>, at: usize) -> i64 {
     match call.types[at] {
-        Type::TimestampTz => Zone::current().to_local(moment(call, at)),
-        _ => moment(call, at),
-    }
-}
-
-fn span(call: &Call<'_>, at: usize) -> Interval {
-    match call.values.get(at) {
-        Some(Value::Interval(span)) => *span,
-        _ => Interval::default(),
+        Type::TimestampTz => Zone::current().to_local(call.time(at)),
+        _ => call.time(at),
     }
 }
 
@@ -138,11 +89,6 @@ fn age(one: i64, other: i64) -> Result<Value> {
     ok(if one < other { found.negative()? } else { found })
 }
 
-fn age_of_today(call: &Call<'_>) -> Result<Value> {
-    let today = Zone::current().to_local(call.context.begun).div_euclid(DAY);
-    age(today * DAY, local(call, 0))
-}
-
 fn out_of_range_field(what: &str) -> SqlError {
     SqlError::new(code::DATETIME_OUT_OF_RANGE, format!("{what} field value out of range"))
 }
@@ -160,27 +106,13 @@ fn date_of(call: &Call<'_>) -> Result<i32> {
 }
 
 /// Returns the time of day of three arguments.
-fn time_of(call: &Call<'_>, first: usize) -> Result<i64> {
-    let (hour, minute, second) = (call.int(first), call.int(first + 1), call.float(first + 2));
+fn time_of(call: &Call<'_>) -> Result<i64> {
+    let (hour, minute, second) = (call.int(0), call.int(1), call.float(2));
     let is_end = hour == 24 && minute == 0 && second == 0.0;
     let fits = (0..24).contains(&hour) && (0..60).contains(&minute) && (0.0..=60.0).contains(&second);
     match fits || is_end {
         true => Ok((hour * 60 + minute) * 60 * SECOND + (second * 1e6).round_ties_even() as i64),
         false => Err(out_of_range_field("time")),
-    }
-}
-
-fn make_timestamp(call: &Call<'_>) -> Result<Value> {
-    let of_day = time_of(call, 3)?;
-    let moment = i128::from(date_of(call)?) * i128::from(DAY) + i128::from(of_day);
-    Ok(Value::Time(time::checked_moment(moment)?))
-}
-
-fn make_timestamptz(call: &Call<'_>) -> Result<Value> {
-    match (call.values.get(6), make_timestamp(call)?) {
-        (Some(zone), local) => operators::time::from_zone(&[zone.clone(), local]),
-        (None, Value::Time(local)) => Ok(Value::Time(Zone::current().to_moment(local)?)),
-        (None, _) => Ok(Value::Null),
     }
 }
 
@@ -289,7 +221,7 @@ fn truncated(moment: i64, unit: &str) -> Result<i64> {
 }
 
 fn date_trunc(call: &Call<'_>) -> Result<Value> {
-    let (unit, moment) = (unit(call.text(0), call.types[1])?, moment(call, 1));
+    let (unit, moment) = (unit(call.text(0), call.types[1])?, call.time(1));
     let zone = match call.types[1] {
         _ if call.count() > 2 => Zone::of_value(call.text(2))?,
         Type::TimestampTz => Zone::current(),
@@ -306,7 +238,7 @@ fn date_trunc(call: &Call<'_>) -> Result<Value> {
 }
 
 fn truncated_span(call: &Call<'_>) -> Result<Value> {
-    let span = span(call, 1);
+    let span = call.span(1);
     let months = |size: i32| Interval { months: span.months / size * size, ..Interval::default() };
     let time = |size: i64| Interval { microseconds: span.microseconds / size * size, ..span };
     ok(match unit(call.text(0), Type::Interval)? {
@@ -330,7 +262,7 @@ fn truncated_span(call: &Call<'_>) -> Result<Value> {
 }
 
 fn date_bin(call: &Call<'_>) -> Result<Value> {
-    let (stride, source, origin) = (span(call, 0), moment(call, 1), moment(call, 2));
+    let (stride, source, origin) = (call.span(0), call.time(1), call.time(2));
     if time::is_infinite(source) {
         return Ok(Value::Time(source));
     }

@@ -26,7 +26,7 @@ use crate::{
     error::{Result, SqlError, code},
     exec::{self, Run},
     expr::Expr,
-    operators::time::offset_of_span,
+    functions::spans::offset_of_span,
     parse::{Statement, folded, relation},
     sequences::Set,
     spool::Rows,

@@ -17,9 +17,6 @@ use crate::{
     },
 };
 
-/// PostgreSQL's number of the encoding UTF8.
-pub(super) const UTF8: i32 = 6;
-
 /// Makes the rows of `pg_authid`. Passwords are not shown.
 pub(super) fn roles(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     let row = |(oid, name, role): &(u32, String, crate::roles::Role)| {

@@ -1,7 +1,5 @@
 //! Comments on objects: `pg_description`.
 
-use std::collections::HashMap;
-
 use super::{
     Snapshot, classes, constraints,
     constraints::{CLASS, CONSTRAINT, NAMESPACE},
@@ -53,21 +51,6 @@ pub(crate) fn all(snapshot: &Snapshot) -> Vec<Comment<'_>> {
     });
     let public = Comment { oid: PUBLIC, class: NAMESPACE, column: 0, text: "standard public schema" };
     of_relations.chain(of_columns).chain(of_constraints).chain(of_schemas).chain([public]).collect()
-}
-
-/// The comments by number and column, each with the table of the catalog that has the object.
-pub(crate) type CommentsByObject = HashMap<(u32, usize), Vec<(u32, String)>>;
-
-/// Returns the comments on the objects with a number, or on a column.
-pub(crate) fn of(snapshot: &Snapshot, oid: u32, column: usize) -> &[(u32, String)] {
-    let all = snapshot.comments.get_or_init(|| {
-        let mut found = CommentsByObject::new();
-        for one in all(snapshot) {
-            found.entry((one.oid, one.column)).or_default().push((one.class, one.text.to_owned()));
-        }
-        found
-    });
-    all.get(&(oid, column)).map_or(&[], Vec::as_slice)
 }
 
 /// Makes the rows of `pg_description`.

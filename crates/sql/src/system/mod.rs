@@ -32,7 +32,7 @@ pub(crate) use self::{
     classes::SEQUENCE_COLUMNS,
     describe::{KEYWORDS, keywords},
     names::{cast, number_of, sequence},
-    relations::{SystemTable, find_table, find_view},
+    relations::{SystemTable, find_table, find_view, type_named},
     snapshot::{Definitions, Snapshot},
     types::category,
 };

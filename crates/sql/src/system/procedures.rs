@@ -57,7 +57,7 @@ impl Procedure {
         let (arguments, result, is_strict, volatility, defaults) = match self.function {
             Some((function, arguments)) => (
                 arguments.iter().map(oid_of).collect(),
-                function.result.oid(),
+                function.result().oid(),
                 function.is_strict,
                 function.volatility,
                 function.defaults.len(),
@@ -71,7 +71,9 @@ impl Procedure {
         };
         let is_variadic = self.function.is_some_and(|(function, _)| function.is_variadic);
         let variadic = arguments.last().copied().filter(|_| is_variadic).unwrap_or_default();
-        let names = self.function.map(|(function, _)| function.names).filter(|names| !names.is_empty());
+        // Arguments that are named by a letter have no names elsewhere.
+        let names = self.function.map(|(function, _)| &function.names);
+        let names = names.filter(|names| names.iter().any(|name| name.len() > 1));
         row![
             self.oid,
             self.name,
@@ -82,7 +84,7 @@ impl Procedure {
             defaults,
             result,
             vector(arguments),
-            names.map(|names| list(names.to_vec(), 1)),
+            names.map(|names| list(names.clone(), 1)),
             self.name
         ]
     }

@@ -158,7 +158,7 @@ fn value(text: &str, of: Type) -> Value {
 }
 
 /// Returns the type with a name of `relations.txt`. Those that are only in catalogs are text here.
-fn type_of(name: &str) -> Type {
+pub(crate) fn type_named(name: &str) -> Type {
     let fixed = match name {
         "char" => Type::OneByte,
         "varchar" => Type::Varchar(None),
@@ -166,7 +166,7 @@ fn type_of(name: &str) -> Type {
         name => super::types::find(name).and_then(Type::of_oid).unwrap_or(Type::Text),
     };
     match name.strip_prefix('_') {
-        Some(element) => type_of(element).array().unwrap_or(Type::Text),
+        Some(element) => type_named(element).array().unwrap_or(Type::Text),
         None => fixed,
     }
 }
@@ -182,7 +182,7 @@ fn parse(text: &'static str) -> Vec<SystemTable> {
                 let (of, constant) =
                     declared.split_once('=').map_or((declared, None), |(of, text)| (of, Some(text)));
                 let is_required = of.ends_with('!');
-                let of = type_of(of.trim_end_matches('!'));
+                let of = type_named(of.trim_end_matches('!'));
                 table.columns.push((name, of));
                 table.required.push(is_required);
                 table.constants.push(constant.map(|text| value(text, of)));

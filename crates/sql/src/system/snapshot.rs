@@ -2,15 +2,12 @@
 //! PostgreSQL's clients know them.
 
 use std::{
-    cell::{Cell, OnceCell, RefCell},
+    cell::{Cell, RefCell},
     collections::{HashMap, HashSet},
     rc::Rc,
 };
 
-use super::{
-    comments::CommentsByObject,
-    relations::{self, INFORMATION_SCHEMA, PG_CATALOG, SystemTable},
-};
+use super::relations::{self, INFORMATION_SCHEMA, PG_CATALOG, SystemTable};
 use crate::{
     catalog::{
         self, Catalog, Index, IndexOrder, IndexPart, RelationName, Relations, Schema, SessionPlace, Table,
@@ -55,8 +52,6 @@ pub(crate) struct Snapshot {
     constraints: HashMap<(u32, String), u32>,
     tables_of_constraints: HashMap<u32, u32>,
     defaults: HashMap<(u32, usize), u32>,
-    /// Collected when the first one is asked for.
-    pub(super) comments: OnceCell<CommentsByObject>,
 }
 
 /// A schema as `pg_namespace` shows it.

@@ -436,28 +436,6 @@ fn pair(values: &[Value]) -> Option<(&Array, &Array)> {
     }
 }
 
-fn has(array: &Array, value: &Value) -> bool {
-    !value.is_null() && array.values.iter().any(|one| !one.is_null() && one.compare(value).is_eq())
-}
-
-/// Returns whether the first array has all elements of the second one.
-pub(crate) fn contains(values: &[Value]) -> Result<Value> {
-    let Some((one, other)) = pair(values) else { return Ok(Value::Null) };
-    Ok(Value::Bool(other.values.iter().all(|value| has(one, value))))
-}
-
-/// Returns whether the second array has all elements of the first one.
-pub(crate) fn is_contained(values: &[Value]) -> Result<Value> {
-    let Some((one, other)) = pair(values) else { return Ok(Value::Null) };
-    Ok(Value::Bool(one.values.iter().all(|value| has(other, value))))
-}
-
-/// Returns whether two arrays have an element in common.
-pub(crate) fn overlaps(values: &[Value]) -> Result<Value> {
-    let Some((one, other)) = pair(values) else { return Ok(Value::Null) };
-    Ok(Value::Bool(one.values.iter().any(|value| has(other, value))))
-}
-
 /// Returns one array behind the other one; NULL is none.
 pub(crate) fn concatenate(values: &[Value]) -> Result<Value> {
     let Some((one, other)) = pair(values) else {

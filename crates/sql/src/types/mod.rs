@@ -318,11 +318,6 @@ impl Type {
         }
     }
 
-    /// Returns whether its values become those of another type without being asked to.
-    pub(crate) fn converts_to(self, to: Self) -> bool {
-        self.without_limits().common(to) == Some(to)
-    }
-
     fn as_element(self) -> Option<&'static (Self, u32, &'static str)> {
         let plain = self.without_limits();
         ELEMENTS.iter().find(|(of, ..)| *of == plain)

@@ -1,76 +1,10 @@
-//! What operators of numbers' bits, of texts and of patterns do.
+//! The patterns of LIKE with ESCAPE and of SIMILAR TO (chapter 9.7 of PostgreSQL's manual).
 
+use super::patterns;
 use crate::{
     error::{Result, SqlError},
-    expr,
-    functions::{MOST_BYTES, mathematics, patterns, precise, too_long},
-    types::{Value, network::Network},
+    types::Value,
 };
-
-pub(super) fn bits(all: &[Value], act: fn(i64, i64) -> i64) -> Result<Value> {
-    match all {
-        [Value::Int(one), Value::Int(other)] => Ok(Value::Int(act(*one, *other))),
-        _ => Ok(Value::Null),
-    }
-}
-
-pub(super) fn bits_of_one(all: &[Value], act: fn(i64) -> i64) -> Result<Value> {
-    match all {
-        [Value::Int(one)] => Ok(Value::Int(act(*one))),
-        _ => Ok(Value::Null),
-    }
-}
-
-pub(super) fn power(all: &[Value]) -> Result<Value> {
-    match all {
-        [Value::Float(base), Value::Float(exponent)] => mathematics::power(*base, *exponent),
-        [Value::Numeric(base), Value::Numeric(exponent)] => {
-            Ok(Value::Numeric(precise::power(*base, *exponent)?))
-        }
-        _ => Ok(Value::Null),
-    }
-}
-
-pub(super) fn root(all: &[Value], act: fn(f64) -> Result<Value>) -> Result<Value> {
-    match all {
-        [Value::Float(number)] => act(*number),
-        _ => Ok(Value::Null),
-    }
-}
-
-pub(super) fn join_bytes(all: &[Value]) -> Result<Value> {
-    match all {
-        [Value::Bytes(one), Value::Bytes(other)] if one.len() + other.len() > MOST_BYTES => Err(too_long()),
-        [Value::Bytes(one), Value::Bytes(other)] => Ok(Value::Bytes([&one[..], other].concat())),
-        _ => Ok(Value::Null),
-    }
-}
-
-pub(super) fn networks(all: &[Value], act: fn(Network, Network) -> bool) -> Result<Value> {
-    match all {
-        [Value::Bytes(one), Value::Bytes(other)] => {
-            let both = Network::of(one).zip(Network::of(other));
-            Ok(both.map(|(one, other)| act(one, other)).into())
-        }
-        _ => Ok(Value::Null),
-    }
-}
-
-pub(super) fn starts_with(all: &[Value]) -> Result<Value> {
-    match all {
-        [Value::Text(text), Value::Text(prefix)] => Ok(Value::Bool(text.starts_with(prefix.as_str()))),
-        _ => Ok(Value::Null),
-    }
-}
-
-pub(super) fn is_like(all: &[Value], ignores_case: bool, wanted: bool) -> Result<Value> {
-    match all {
-        [Value::Text(text), Value::Text(pattern)] => {
-            Ok(Value::Bool(expr::is_like(text, pattern, ignores_case)? == wanted))
-        }
-        _ => Ok(Value::Null),
-    }
-}
 
 /// Returns a pattern of LIKE in which the backslash escapes, from one with another such character.
 pub(crate) fn escaped_like(all: &[Value]) -> Result<Value> {
@@ -105,16 +39,6 @@ fn escape_of(text: &str) -> Result<Option<char>> {
             let error = SqlError::new("22025", "invalid escape string");
             Err(error.with_detail("Escape string must be empty or one character."))
         }
-    }
-}
-
-pub(super) fn matches(all: &[Value], ignores_case: bool, wanted: bool) -> Result<Value> {
-    match all {
-        [Value::Text(text), Value::Text(pattern)] => {
-            let flags = if ignores_case { "i" } else { "" };
-            Ok(Value::Bool(patterns::matches(text, pattern, flags)? == wanted))
-        }
-        _ => Ok(Value::Null),
     }
 }
 
