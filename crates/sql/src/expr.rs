@@ -273,40 +273,52 @@ impl Expr {
         each_child!(self, act, iter_mut, mut);
     }
 
-    /// Calls `act` with each column.
-    pub(crate) fn columns(&self, act: &mut impl FnMut(usize)) {
-        fn each(expr: &Expr, act: &mut dyn FnMut(usize)) {
-            match expr {
-                Expr::Column(column) => act(*column),
-                other => other.children(&mut |inner| each(inner, act)),
-            }
+    /// Returns true if the test holds for the expression or for one inside of it. The queries of
+    /// subqueries are not inside.
+    pub(crate) fn any(&self, test: &mut dyn FnMut(&Expr) -> bool) -> bool {
+        let mut found = test(self);
+        if !found {
+            self.children(&mut |inner| found = found || inner.any(test));
         }
-        each(self, act);
+        found
     }
 
-    /// Returns whether a subquery is in it.
+    /// Calls `act` for each column of the row.
+    pub(crate) fn columns(&self, act: &mut impl FnMut(usize)) {
+        self.any_column(|column| {
+            act(column);
+            false
+        });
+    }
+
+    pub(crate) fn any_column(&self, mut test: impl FnMut(usize) -> bool) -> bool {
+        self.any(&mut |one| matches!(one, Self::Column(column) if test(*column)))
+    }
+
+    pub(crate) fn has_column(&self) -> bool {
+        self.any_column(|_| true)
+    }
+
+    /// Returns true if the expression needs a value of the query around.
+    pub(crate) fn has_outer(&self) -> bool {
+        self.any(&mut |one| matches!(one, Self::Outer(_)))
+    }
+
     pub(crate) fn has_subquery(&self) -> bool {
-        let mut found = matches!(self, Self::Subquery { .. });
-        self.children(&mut |inner| found = found || inner.has_subquery());
-        found
+        self.any(&mut |one| matches!(one, Self::Subquery { .. }))
     }
 
-    /// Returns whether each evaluation may have another result.
-    pub(crate) fn is_volatile(&self) -> bool {
-        let mut found = match self {
-            Self::Call(bound, _) => bound.function.volatility == Volatility::Volatile,
-            Self::Sequence(..) => true,
-            _ => false,
-        };
-        self.children(&mut |inner| found = found || inner.is_volatile());
-        found
-    }
-
-    /// Returns whether a subquery is in it that gets values of the row.
+    /// Returns true if the expression has a subquery with values of the row.
     pub(crate) fn has_correlated(&self) -> bool {
-        let mut found = matches!(self, Self::Subquery { outer, .. } if !outer.is_empty());
-        self.children(&mut |inner| found = found || inner.has_correlated());
-        found
+        self.any(&mut |one| matches!(one, Self::Subquery { outer, .. } if !outer.is_empty()))
+    }
+
+    /// Returns true if each evaluation can have another result.
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.any(&mut |one| match one {
+            Self::Call(bound, _) => bound.function.volatility == Volatility::Volatile,
+            one => matches!(one, Self::Sequence(..)),
+        })
     }
 
     /// Calculates what is the same for all rows. What fails is left: it may not be needed.

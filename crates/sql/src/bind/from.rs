@@ -105,33 +105,25 @@ impl Source {
 
     /// Returns true if its rows do not depend on those of sources before it.
     pub(crate) fn is_constant(&self) -> bool {
-        let mut is_constant = self.path.is_constant();
-        self.columns_before(&mut |_| is_constant = false);
-        is_constant
+        self.path.is_constant() && !self.depends()
     }
 
     /// Returns whether its rows depend on those of sources before it, by what it is.
     pub(super) fn depends(&self) -> bool {
-        let mut depends = false;
-        self.columns_before(&mut |_| depends = true);
-        depends
+        self.exprs_before().into_iter().any(Expr::has_column)
     }
 
     /// Returns whether all columns of an expression are its own.
     pub(super) fn has_all(&self, expr: &Expr) -> bool {
-        let mut is_own = true;
-        expr.columns(&mut |column| is_own &= (self.offset..self.offset + self.width).contains(&column));
-        is_own
+        !expr.any_column(|column| !(self.offset..self.offset + self.width).contains(&column))
     }
 
     /// Calls `act` with each column of the sources before it that its rows depend on.
-    fn columns_before(&self, act: &mut impl FnMut(usize)) {
+    fn exprs_before(&self) -> Vec<&Expr> {
         match &self.relation {
-            Relation::Query { outer: Some(outer), .. } => outer.iter().for_each(|expr| expr.columns(act)),
-            Relation::Functions(calls, _) => {
-                calls.iter().flat_map(|call| &call.arguments).for_each(|expr| expr.columns(act));
-            }
-            _ => {}
+            Relation::Query { outer: Some(outer), .. } => outer.iter().collect(),
+            Relation::Functions(calls, _) => calls.iter().flat_map(|call| &call.arguments).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -259,10 +251,9 @@ impl From {
     /// Checks that the last source does not depend on columns whose rows it may have to do without.
     fn check_lateral(&self, left: Range<usize>) -> Result<()> {
         let mut found = None;
-        let last = self.sources.last();
-        last.into_iter().for_each(|last| {
-            last.columns_before(&mut |column| found = found.or(left.contains(&column).then_some(column)))
-        });
+        for expr in self.sources.last().into_iter().flat_map(Source::exprs_before) {
+            expr.columns(&mut |column| found = found.or(left.contains(&column).then_some(column)));
+        }
         let Some(at) = found else { return Ok(()) };
         let is_it = |column: &&ScopeColumn| matches!(column.value, Expr::Column(own) if own == at);
         let name = self.columns.iter().find(is_it).map_or("", |column| &column.table);

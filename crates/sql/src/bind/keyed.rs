@@ -12,13 +12,6 @@ use crate::{
     types::{Type, Value},
 };
 
-/// Returns whether a value of the query around it is in an expression.
-fn has_outer(expr: &Expr) -> bool {
-    let mut found = matches!(expr, Expr::Outer(_));
-    expr.children(&mut |inner| found = found || has_outer(inner));
-    found
-}
-
 /// Returns a query for all values that a query gets, if that can be faster. Of one that
 /// `is_exists` only the existence of a row is asked.
 pub(super) fn of(query: &Query, is_exists: bool) -> Option<Box<Keyed>> {
@@ -39,7 +32,7 @@ pub(super) fn of(query: &Query, is_exists: bool) -> Option<Box<Keyed>> {
         && (select.limit.is_none() || is_exists)
         && select.offset.is_none()
         && select.locks.is_none();
-    let is_bound = |expr: &Expr| has_outer(expr) || expr.is_volatile() || expr.has_subquery();
+    let is_bound = |expr: &Expr| expr.has_outer() || expr.is_volatile() || expr.has_subquery();
     if !is_plain || is_exists && select.groups.is_some() || select.constant.iter().any(is_bound) {
         return None;
     }
@@ -52,7 +45,7 @@ pub(super) fn of(query: &Query, is_exists: bool) -> Option<Box<Keyed>> {
         // A path by such a value finds the rows of each at once.
         let path = &source.path;
         let bounds = [&path.lower, &path.upper].into_iter().flatten().map(|(bound, _)| bound);
-        if path.prefix.iter().chain(bounds).any(has_outer) {
+        if path.prefix.iter().chain(bounds).any(Expr::has_outer) {
             return None;
         }
         let start = source.offset;
@@ -88,7 +81,7 @@ pub(super) fn of(query: &Query, is_exists: bool) -> Option<Box<Keyed>> {
     let whole = |select: Select| {
         let column = |_: &Expr| ResultColumn { name: String::new(), of: Type::Unknown };
         let columns = select.output.iter().map(column).collect();
-        Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns, keyed: None }
+        Query::new(QueryBody::Select(Box::new(select)), columns)
     };
     let constant = vec![Expr::Value(Value::Bool(false))];
     let none = select.groups.is_some().then(|| whole(Select { constant, ..(**select).clone() }));
@@ -98,14 +91,9 @@ pub(super) fn of(query: &Query, is_exists: bool) -> Option<Box<Keyed>> {
 /// Returns the sides of a condition that a value of the rows is equal to one of the query around.
 fn equal(expr: &Expr) -> Option<(Expr, Expr)> {
     let Expr::Compare(Comparison::Equal, one, other) = expr else { return None };
-    let has_column = |expr: &Expr| {
-        let mut found = false;
-        expr.columns(&mut |_| found = true);
-        found
-    };
-    let is_own = |expr: &Expr| has_column(expr) && !has_outer(expr) && !expr.has_subquery();
+    let is_own = |expr: &Expr| expr.has_column() && !expr.has_outer() && !expr.has_subquery();
     let is_outer =
-        |expr: &Expr| !has_column(expr) && has_outer(expr) && !expr.has_subquery() && !expr.is_volatile();
+        |expr: &Expr| !expr.has_column() && expr.has_outer() && !expr.has_subquery() && !expr.is_volatile();
     let sides = [(one, other), (other, one)];
     let (own, outer) = sides.into_iter().find(|(own, outer)| is_own(own) && is_outer(outer))?;
     Some(((**own).clone(), (**outer).clone()))

@@ -17,12 +17,8 @@ pub(super) fn filter_early(sources: &mut [Source]) {
     for source in sources.iter_mut().skip(1).filter(|source| !source.is_full) {
         let (start, end) = (source.offset, source.offset + source.width);
         let is_own = |expr: &mut Expr| {
-            let (mut is_own, mut has_column) = (true, false);
-            expr.columns(&mut |column| {
-                has_column = true;
-                is_own &= (start..end).contains(&column);
-            });
-            is_own && has_column && !expr.has_subquery() && !expr.is_volatile()
+            let is_own = !expr.any_column(|column| !(start..end).contains(&column));
+            is_own && expr.has_column() && !expr.has_subquery() && !expr.is_volatile()
         };
         // The conditions of WHERE are also about rows without partner.
         let mut early: Vec<Expr> = match &mut source.outer {

@@ -398,7 +398,6 @@ pub(super) fn row_of(expr: &ast::Expr) -> Option<Vec<ast::Expr>> {
 
 /// Returns the span of a literal, perhaps with the names of its units behind it.
 pub(crate) fn interval(literal: &ast::Interval) -> Result<Typed> {
-    use ast::DateTimeField as F;
     let unsupported = || SqlError::unsupported(format!("the literal {literal}"));
     let text = match &*literal.value {
         ast::Expr::Value(value) => value.value.clone().into_string().ok_or_else(unsupported)?,
@@ -407,21 +406,20 @@ pub(crate) fn interval(literal: &ast::Interval) -> Result<Typed> {
     if literal.leading_precision.is_some() || literal.fractional_seconds_precision.is_some() {
         return Err(unsupported());
     }
-    let smallest = match literal.last_field.as_ref().or(literal.leading_field.as_ref()) {
-        None => None,
-        Some(F::Year | F::Years) => Some(interval::Unit::Year),
-        Some(F::Month | F::Months) => Some(interval::Unit::Month),
-        Some(F::Day | F::Days) => Some(interval::Unit::Day),
-        Some(F::Hour | F::Hours) => Some(interval::Unit::Hour),
-        Some(F::Minute | F::Minutes) => Some(interval::Unit::Minute),
-        Some(F::Second | F::Seconds) => Some(interval::Unit::Second),
-        Some(_) => return Err(unsupported()),
+    let unit = |field: &ast::DateTimeField| {
+        let unit = interval::unit_name(&field.to_string().to_ascii_lowercase()).ok_or_else(unsupported)?;
+        let is_known = matches!(unit, "year" | "month" | "day" | "hour" | "minute" | "second");
+        if is_known { Ok(unit) } else { Err(unsupported()) }
     };
-    let is_of_minutes = matches!(literal.leading_field, Some(F::Minute))
-        && smallest == Some(interval::Unit::Second)
+    let smallest = literal.last_field.as_ref().or(literal.leading_field.as_ref()).map(unit).transpose()?;
+    // `MINUTE TO SECOND` reads the first of two parts as minutes.
+    let is_of_minutes = matches!(literal.leading_field, Some(ast::DateTimeField::Minute))
+        && smallest == Some("second")
         && text.matches(':').count() == 1;
     let text = if is_of_minutes { format!("0:{}", text.trim()) } else { text };
     let span = interval::parse(&text, smallest)?;
-    let span = smallest.map_or(span, |smallest| span.truncated(smallest));
+    // Seconds keep their parts.
+    let shown = smallest.filter(|unit| *unit != "second").and_then(|unit| span.truncated(unit));
+    let span = shown.unwrap_or(span);
     Ok((Expr::Value(Value::Interval(span)), Type::Interval))
 }

@@ -125,7 +125,7 @@ impl<'s> Size<'s> {
             size.wanted *= share(expr);
             if let Expr::Compare(Comparison::Equal, one, other) = expr {
                 let sides = [(one, other), (other, one)];
-                let fixed = sides.into_iter().filter(|(_, value)| !has_columns(value));
+                let fixed = sides.into_iter().filter(|(_, value)| !value.has_column());
                 size.fixed
                     .extend(fixed.filter_map(|(side, _)| column(side)).map(|column| column - source.offset));
             }
@@ -176,12 +176,6 @@ fn share(expr: &Expr) -> f64 {
     }
 }
 
-fn has_columns(expr: &Expr) -> bool {
-    let mut found = false;
-    expr.columns(&mut |_| found = true);
-    found
-}
-
 /// Returns the column that an expression is, or is a cast of.
 fn column(expr: &Expr) -> Option<usize> {
     match expr {
@@ -195,7 +189,7 @@ impl Edge {
     fn new(expr: &Expr, sources: &[Source]) -> Option<Self> {
         let Expr::Compare(Comparison::Equal, one, other) = expr else { return None };
         let side = |expr: &Expr| {
-            let number = sources.iter().position(|source| has_columns(expr) && source.has_all(expr))?;
+            let number = sources.iter().position(|source| expr.has_column() && source.has_all(expr))?;
             Some((number, column(expr).map(|column| column - sources[number].offset)))
         };
         let sides = [side(one)?, side(other)?];
@@ -318,7 +312,7 @@ pub(super) fn divide(conditions: Vec<Expr>, sources: &[Source]) -> Vec<Expr> {
         }
         let whole = |parts: Vec<Vec<Expr>>| Expr::Or(parts.into_iter().map(Expr::And).collect());
         for source in sources.iter().filter(|_| sources.len() > 1) {
-            let is_own = |expr: &&Expr| has_columns(expr) && source.has_all(expr) && !expr.has_subquery();
+            let is_own = |expr: &&Expr| expr.has_column() && source.has_all(expr) && !expr.has_subquery();
             let own: Vec<Vec<Expr>> =
                 parts.iter().map(|part| part.iter().filter(is_own).cloned().collect()).collect();
             let is_whole = own.iter().zip(&parts).all(|(own, part)| own.len() == part.len());

@@ -48,10 +48,8 @@ impl Path {
 
     /// Returns true if it does not depend on sources before it.
     pub(crate) fn is_constant(&self) -> bool {
-        let mut is_constant = true;
         let bounds = [&self.lower, &self.upper].into_iter().flatten().map(|(bound, _)| bound);
-        self.prefix.iter().chain(bounds).for_each(|expr| expr.columns(&mut |_| is_constant = false));
-        is_constant
+        !self.prefix.iter().chain(bounds).any(Expr::has_column)
     }
 }
 
@@ -90,14 +88,9 @@ fn bound_of(expr: &Expr, offset: usize, table: &Table) -> Option<Bound> {
         _ => None,
     };
     let own = |column: &usize| (offset..offset + table.columns.len()).contains(column);
-    let is_earlier = |expr: &Expr| {
-        let mut is_earlier = true;
-        expr.columns(&mut |column| is_earlier &= column < offset);
-        is_earlier
-    };
     let sides = [(one, *comparison, other), (other, comparison.exchanged(), one)];
     sides.into_iter().find_map(|(side, comparison, value)| {
-        let column = column(side).filter(own).filter(|_| is_earlier(value) && !value.is_volatile())?;
+        let column = column(side).filter(own).filter(|_| !value.any_column(|column| column >= offset) && !value.is_volatile())?;
         Some(Bound { column: column - offset, comparison, value: (**value).clone() })
     })
 }

@@ -36,6 +36,17 @@ pub(crate) struct Query {
     pub(crate) keyed: Option<Box<Keyed>>,
 }
 
+impl Query {
+    pub(super) fn new(body: QueryBody, columns: Vec<ResultColumn>) -> Self {
+        Self { body, with: Vec::new(), columns, keyed: None }
+    }
+
+    pub(super) fn of(select: Select) -> Self {
+        let columns = select.columns.clone();
+        Self::new(QueryBody::Select(Box::new(select)), columns)
+    }
+}
+
 /// A query whose rows are those of another one for all values of the query around it.
 #[derive(Debug)]
 pub(crate) struct Keyed {
@@ -212,12 +223,7 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
                     }
                     let change = bind_change(&ast::Statement::Query(cte.query.clone()), around)?;
                     let columns = change.columns.clone();
-                    Query {
-                        body: QueryBody::Change(Box::new(change)),
-                        with: Vec::new(),
-                        columns,
-                        keyed: None,
-                    }
+                    Query::new(QueryBody::Change(Box::new(change)), columns)
                 }
             };
             named(&mut query)?;
@@ -263,8 +269,7 @@ pub(super) fn cast_rows(query: Query, casts: Vec<Expr>) -> Query {
     }
     let columns = query.columns.clone();
     let source = Source::new(Relation::Query { query: Rc::new(query), outer: None }, 0, columns.len());
-    let select = Select { output: casts, ..Select::of(vec![source], columns.clone()) };
-    Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns, keyed: None }
+    Query::of(Select { output: casts, ..Select::of(vec![source], columns) })
 }
 
 /// Gives columns the names of an alias.
@@ -306,14 +311,7 @@ fn names_relation(body: &SetExpr, name: &str) -> bool {
 
 fn bind_body(query: &ast::Query, around: Around<'_>) -> Result<Query> {
     if let SetExpr::Select(select) = &*query.body {
-        let select = select::bind(Some(query), select, around)?;
-        let columns = select.columns.clone();
-        return Ok(Query {
-            body: QueryBody::Select(Box::new(select)),
-            with: Vec::new(),
-            columns,
-            keyed: None,
-        });
+        return select::bind(Some(query), select, around).map(Query::of);
     }
     let inner = bind_side(&query.body, around)?;
     let is_plain = query.order_by.is_none() && query.limit_clause.is_none() && query.fetch.is_none();
@@ -331,7 +329,7 @@ fn bind_body(query: &ast::Query, around: Around<'_>) -> Result<Query> {
     let scope = around.scope(&scoped);
     select::bind_order(&mut select, query, &scope, &[])?;
     select::bind_limit(&mut select, query, around)?;
-    Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns, keyed: None })
+    Ok(Query::of(select))
 }
 
 /// Binds a side of a set operation.
@@ -341,11 +339,7 @@ fn bind_side(body: &SetExpr, around: Around<'_>) -> Result<Query> {
 
 fn bind_body_of(body: &SetExpr, around: Around<'_>) -> Result<Query> {
     match body {
-        SetExpr::Select(select) => {
-            let select = select::bind(None, select, around)?;
-            let columns = select.columns.clone();
-            Ok(Query { body: QueryBody::Select(Box::new(select)), with: Vec::new(), columns, keyed: None })
-        }
+        SetExpr::Select(select) => select::bind(None, select, around).map(Query::of),
         SetExpr::Query(query) => bind(query, around),
         SetExpr::Values(values) => bind_values(values, around),
         SetExpr::SetOperation { left, op, set_quantifier, right } => {
@@ -394,7 +388,7 @@ fn bind_set(
         Ok((query, casts))
     };
     let set = SetOperation { operator, is_all, left: side(left)?, right: side(right)? };
-    Ok(Query { body: QueryBody::Set(Box::new(set)), with: Vec::new(), columns, keyed: None })
+    Ok(Query::new(QueryBody::Set(Box::new(set)), columns))
 }
 
 /// Returns the type of a column of several rows; that of one row stays open.
@@ -424,5 +418,5 @@ fn bind_values(values: &ast::Values, around: Around<'_>) -> Result<Query> {
         pairs.map(|(typed, column)| coerce(typed, column.of, around.parameters, false)).collect()
     });
     let body = QueryBody::Values(rows.collect::<Result<_>>()?);
-    Ok(Query { body, with: Vec::new(), columns, keyed: None })
+    Ok(Query::new(body, columns))
 }

@@ -102,9 +102,9 @@ pub(crate) fn bind_text(table: &Table, text: &str) -> Result<(Expr, Type)> {
 
 /// Refuses an expression whose value may become another one while its row stays.
 pub(crate) fn check_immutable(table: &Table, text: &str, message: &str) -> Result<()> {
-    fn varies(expr: &Expr) -> bool {
+    let varies = |expr: &Expr| {
         use Type::{Date, TimeOfDay, TimeTz, Timestamp, TimestampTz};
-        let mut found = match expr {
+        match expr {
             Expr::Call(bound, _) => bound.function.volatility != Volatility::Immutable,
             Expr::Sequence(..) => true,
             Expr::Cast { from: Type::Unknown, .. } => false,
@@ -118,13 +118,11 @@ pub(crate) fn check_immutable(table: &Table, text: &str, message: &str) -> Resul
                     || (from, to) == (TimeOfDay, TimeTz)
             }
             _ => false,
-        };
-        expr.children(&mut |inner| found = found || varies(inner));
-        found
-    }
+        }
+    };
     let (columns, parameters) = (scope_of(table, &table.name), Parameters::default());
     let (expr, _) = Scope::new(&columns, &parameters).bind(&parsed(text)?)?;
-    match parameters.is_stable.get() || varies(&expr) {
+    match parameters.is_stable.get() || expr.any(&mut |one| varies(one)) {
         true => Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message)),
         false => Ok(()),
     }
@@ -252,11 +250,9 @@ impl Target {
 
     /// Returns whether the expressions or the condition of an index name a column.
     pub(crate) fn index_uses(&self, at: usize, column: usize) -> bool {
-        let mut is_used = false;
         let BoundIndex { parts, condition } = &self.indexes[at];
-        let all = parts.iter().map(|(part, _)| part).chain(condition);
-        all.for_each(|expr| expr.columns(&mut |used| is_used |= used == column));
-        is_used
+        let mut all = parts.iter().map(|(part, _)| part).chain(condition);
+        all.any(|expr| expr.any_column(|used| used == column))
     }
 
     /// Returns the values of an index for a row, with their types and texts.

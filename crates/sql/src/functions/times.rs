@@ -5,7 +5,7 @@ use crate::{
     error::{Result, SqlError, code},
     types::{
         Interval, Type, Value,
-        interval::{out_of_range, unit_name},
+        interval::{micros_of_unit, out_of_range, unit_name},
         part::{iso_week, part},
         time::{self, DAY, SECOND, civil, day_of, days_of_month},
         zone::Zone,
@@ -190,15 +190,7 @@ fn truncated(moment: i64, unit: &str) -> Result<i64> {
     if time::is_infinite(moment) {
         return Ok(moment);
     }
-    let size = match unit {
-        "microseconds" => 1,
-        "milliseconds" => 1000,
-        "second" => SECOND,
-        "minute" => 60 * SECOND,
-        "hour" => 3600 * SECOND,
-        _ => DAY,
-    };
-    if size < DAY || unit == "day" {
+    if let Some(size) = micros_of_unit(unit).or((unit == "day").then_some(DAY)) {
         return Ok(moment.div_euclid(size) * size);
     }
     let day = moment.div_euclid(DAY);
@@ -232,33 +224,14 @@ fn date_trunc(call: &Call<'_>) -> Result<Value> {
     }
     let local = truncated(zone.to_local(moment), unit)?;
     // The offset stays within a day.
-    let is_of_day = matches!(unit, "microseconds" | "milliseconds" | "second" | "minute" | "hour");
-    let east = if is_of_day { zone.offset_at(moment) } else { zone.offset_of_local(local) };
+    let east = if micros_of_unit(unit).is_some() { zone.offset_at(moment) } else { zone.offset_of_local(local) };
     Ok(Value::Time(time::checked_moment(i128::from(local) - i128::from(east * SECOND))?))
 }
 
 fn truncated_span(call: &Call<'_>) -> Result<Value> {
-    let span = call.span(1);
-    let months = |size: i32| Interval { months: span.months / size * size, ..Interval::default() };
-    let time = |size: i64| Interval { microseconds: span.microseconds / size * size, ..span };
-    ok(match unit(call.text(0), Type::Interval)? {
-        "microseconds" => span,
-        "milliseconds" => time(1000),
-        "second" => time(SECOND),
-        "minute" => time(60 * SECOND),
-        "hour" => time(3600 * SECOND),
-        "day" => time(i64::MAX),
-        "month" => months(1),
-        "quarter" => months(3),
-        "year" => months(12),
-        "decade" => months(120),
-        "century" => months(1200),
-        "millennium" => months(12_000),
-        _ => {
-            let message = "unit \"week\" not supported for type interval";
-            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
-        }
-    })
+    let found = call.span(1).truncated(unit(call.text(0), Type::Interval)?);
+    let message = "unit \"week\" not supported for type interval";
+    ok(found.ok_or_else(|| SqlError::new(code::FEATURE_NOT_SUPPORTED, message))?)
 }
 
 fn date_bin(call: &Call<'_>) -> Result<Value> {

@@ -2,7 +2,7 @@
 //! `pg_sequence`.
 
 use super::{
-    Snapshot, acl, describe,
+    Snapshot, acl, describe, relations,
     rows::{row, vector},
     snapshot::{Key, KeyPart, PUBLIC, Relation, RelationOf},
     types,
@@ -267,34 +267,19 @@ pub(super) fn defaults(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>
     tables(snapshot).flat_map(rows).collect()
 }
 
-/// Returns the operator class of keys of a type.
+/// Returns the operator class of an index column: the default one of the type.
 pub(super) fn class_of(of: Type) -> u32 {
-    match of {
-        Type::Bool => 10003,
-        Type::Int2 => 1979,
-        Type::Int4 => 1978,
-        Type::Int8 => 3124,
-        Type::Float4 => 10012,
-        Type::Float8 => 3123,
-        Type::Numeric(_) => 3125,
-        Type::Text | Type::Varchar(_) => 3126,
-        Type::Char(_) => 10004,
-        Type::Name => 10028,
-        Type::Bytea => 10006,
-        Type::Date => 3122,
-        Type::Timestamp => 3128,
-        Type::TimestampTz => 3127,
-        Type::TimeOfDay => 10038,
-        Type::TimeTz => 10041,
-        Type::Interval => 10022,
-        Type::Inet | Type::Cidr => 10015,
-        Type::Uuid => 10065,
-        Type::OneByte => 10007,
-        Type::Jsonb => 10088,
-        Type::Array(_) | Type::Int2Vector => 10000,
-        Type::OidVector => 10032,
-        Type::Record => 10034,
-        _ => 1981,
+    let wanted = match of {
+        Type::Array(_) | Type::Int2Vector => 2277,
+        Type::Varchar(_) => Type::Text.oid(),
+        Type::Cidr => Type::Inet.oid(),
+        of if of.is_reg() => Type::Oid.oid(),
+        of => of.oid(),
+    };
+    let is_it = |row: &&Vec<Value>| row[6] == wanted.into() && row[7] == true.into();
+    match relations::fixed("pg_opclass").iter().find(is_it).map(|row| &row[0]) {
+        Some(Value::Int(oid)) => *oid as u32,
+        _ => 0,
     }
 }
 

@@ -49,7 +49,7 @@ impl SystemTable {
     pub(crate) fn rows(&self, snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
         match self.make {
             Some(make) => make(snapshot, context).into_iter().map(|row| self.completed(row)).collect(),
-            None if self.schema == "pg_catalog" => FIXED.get(self.name).cloned().unwrap_or_default(),
+            None if self.schema == "pg_catalog" => fixed(self.name).to_vec(),
             None => Vec::new(),
         }
     }
@@ -147,6 +147,11 @@ static FIXED: LazyLock<HashMap<&'static str, Vec<Vec<Value>>>> = LazyLock::new(|
     }
     tables
 });
+
+/// Returns the rows of a table of `pg_catalog` that are always the same.
+pub(super) fn fixed(table: &str) -> &'static [Vec<Value>] {
+    FIXED.get(table).map_or(&[], Vec::as_slice)
+}
 
 /// Reads a value of `fixed.txt` or `relations.txt`.
 fn value(text: &str, of: Type) -> Value {

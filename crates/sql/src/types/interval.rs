@@ -7,23 +7,6 @@ use super::{
 };
 use crate::error::{Result, SqlError, code};
 
-/// A unit of a span.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unit {
-    Microsecond,
-    Millisecond,
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Week,
-    Month,
-    Year,
-    Decade,
-    Century,
-    Millennium,
-}
-
 fn invalid(text: &str) -> SqlError {
     let message = format!("invalid input syntax for type interval: \"{text}\"");
     SqlError::new(code::INVALID_DATETIME, message)
@@ -48,29 +31,27 @@ struct Sums {
 
 impl Sums {
     /// Adds a number of units; the part behind the point goes to smaller units.
-    fn add(&mut self, whole: i64, fraction: f64, unit: Unit) -> Option<()> {
-        match unit {
-            Unit::Microsecond => self.add_time(whole, fraction, 1),
-            Unit::Millisecond => self.add_time(whole, fraction, 1000),
-            Unit::Second => self.add_time(whole, fraction, SECOND),
-            Unit::Minute => self.add_time(whole, fraction, 60 * SECOND),
-            Unit::Hour => self.add_time(whole, fraction, 3600 * SECOND),
-            Unit::Day => {
-                self.days = self.days.checked_add(whole)?;
-                self.add_time(0, fraction, DAY);
+    fn add(&mut self, whole: i64, fraction: f64, unit: &str) -> Option<()> {
+        match (micros_of_unit(unit), months_of_unit(unit)) {
+            (Some(size), _) => self.add_time(whole, fraction, size),
+            // The part of years behind the point goes to months.
+            (None, Some(size @ 12..)) => {
+                let part = (fraction * f64::from(size)).round_ties_even() as i64;
+                let months = whole.checked_mul(size.into())?;
+                self.months = self.months.checked_add(months)?.checked_add(part)?;
             }
-            Unit::Week => {
-                self.days = self.days.checked_add(whole.checked_mul(7)?)?;
-                self.add_days(fraction * 7.0);
-            }
-            Unit::Month => {
+            (None, Some(_)) => {
                 self.months = self.months.checked_add(whole)?;
                 self.add_days(fraction * 30.0);
             }
-            Unit::Year => self.add_years(whole, fraction, 1)?,
-            Unit::Decade => self.add_years(whole, fraction, 10)?,
-            Unit::Century => self.add_years(whole, fraction, 100)?,
-            Unit::Millennium => self.add_years(whole, fraction, 1000)?,
+            (None, None) if unit == "week" => {
+                self.days = self.days.checked_add(whole.checked_mul(7)?)?;
+                self.add_days(fraction * 7.0);
+            }
+            (None, None) => {
+                self.days = self.days.checked_add(whole)?;
+                self.add_time(0, fraction, DAY);
+            }
         }
         Some(())
     }
@@ -78,13 +59,6 @@ impl Sums {
     fn add_time(&mut self, whole: i64, fraction: f64, unit: i64) {
         let part = (fraction * unit as f64).round_ties_even() as i128;
         self.microseconds += i128::from(whole) * i128::from(unit) + part;
-    }
-
-    /// Adds units of some years; the part behind the point goes to months.
-    fn add_years(&mut self, whole: i64, fraction: f64, years: i64) -> Option<()> {
-        let part = (fraction * (12 * years) as f64).round_ties_even() as i64;
-        self.months = self.months.checked_add(whole.checked_mul(12 * years)?)?.checked_add(part)?;
-        Some(())
     }
 
     fn add_days(&mut self, days: f64) {
@@ -102,7 +76,7 @@ impl Sums {
 }
 
 /// Reads a span. A number without a unit is of the smallest one that a literal names, or seconds.
-pub(crate) fn parse(text: &str, smallest: Option<Unit>) -> Result<Interval> {
+pub(crate) fn parse(text: &str, smallest: Option<&'static str>) -> Result<Interval> {
     let trimmed = text.trim();
     if trimmed.is_empty() || trimmed.len() > 256 {
         return Err(invalid(text));
@@ -157,10 +131,10 @@ fn fields_of<'a>(text: &'a str, whole: &str) -> Result<Vec<Field<'a>>> {
     Ok(fields)
 }
 
-fn parse_fields(trimmed: &str, smallest: Option<Unit>, sums: &mut Sums, text: &str) -> Result<()> {
+fn parse_fields(trimmed: &str, smallest: Option<&'static str>, sums: &mut Sums, text: &str) -> Result<()> {
     let fields = fields_of(trimmed, text)?;
     let mut unit = None;
-    let mut default = smallest.unwrap_or(Unit::Second);
+    let mut default = smallest.unwrap_or("second");
     let mut is_ago = false;
     let mut seen = Vec::new();
     // The unit is behind its number.
@@ -183,8 +157,8 @@ fn parse_fields(trimmed: &str, smallest: Option<Unit>, sums: &mut Sums, text: &s
             let of_day = parse_clock(digits).ok_or_else(|| invalid(text))?;
             sums.microseconds += i128::from(sign) * of_day;
             // A number before a time counts days.
-            (unit, default) = (None, Unit::Day);
-            Unit::Hour
+            (unit, default) = (None, "day");
+            "hour"
         } else if let Some((years, months)) = digits.split_once('-') {
             let (Ok(years), Ok(months @ 0..12)) = (years.parse::<i64>(), months.parse::<i64>()) else {
                 return Err(invalid(text));
@@ -193,7 +167,7 @@ fn parse_fields(trimmed: &str, smallest: Option<Unit>, sums: &mut Sums, text: &s
             let months = sign * months.ok_or_else(|| too_large(text))?;
             sums.months = sums.months.checked_add(months).ok_or_else(|| too_large(text))?;
             unit = None;
-            Unit::Month
+            "month"
         } else {
             let of = unit.take().unwrap_or(default);
             let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -259,7 +233,7 @@ fn parse_iso(text: &str, sums: &mut Sums) -> Option<()> {
     let is_marked = date.get(1..).is_some_and(|rest| rest.contains('-'))
         && !date.ends_with(|char: char| char.is_ascii_alphabetic());
     if is_marked || date.is_empty() && time.is_some_and(|time| time.contains(':')) {
-        let units = [Unit::Year, Unit::Month, Unit::Day];
+        let units = ["year", "month", "day"];
         for (part, unit) in date.split('-').filter(|part| !part.is_empty()).zip(units) {
             sums.add(part.parse().ok()?, 0.0, unit)?;
         }
@@ -270,24 +244,24 @@ fn parse_iso(text: &str, sums: &mut Sums) -> Option<()> {
     }
     iso_units(date, sums, |unit| {
         Some(match unit {
-            'y' => Unit::Year,
-            'm' => Unit::Month,
-            'w' => Unit::Week,
-            'd' => Unit::Day,
+            'y' => "year",
+            'm' => "month",
+            'w' => "week",
+            'd' => "day",
             _ => return None,
         })
     })?;
     iso_units(time.unwrap_or_default(), sums, |unit| {
         Some(match unit {
-            'h' => Unit::Hour,
-            'm' => Unit::Minute,
-            's' => Unit::Second,
+            'h' => "hour",
+            'm' => "minute",
+            's' => "second",
             _ => return None,
         })
     })
 }
 
-fn iso_units(text: &str, sums: &mut Sums, unit: fn(char) -> Option<Unit>) -> Option<()> {
+fn iso_units(text: &str, sums: &mut Sums, unit: fn(char) -> Option<&'static str>) -> Option<()> {
     let mut rest = text;
     while !rest.is_empty() {
         let len = rest.find(|char: char| char.is_ascii_alphabetic())?;
@@ -329,20 +303,31 @@ pub(crate) fn unit_name(word: &str) -> Option<&'static str> {
 }
 
 /// Returns a unit of spans, which have no quarters.
-fn unit_of(word: &str) -> Option<Unit> {
-    Some(match unit_name(word)? {
-        "microseconds" => Unit::Microsecond,
-        "milliseconds" => Unit::Millisecond,
-        "second" => Unit::Second,
-        "minute" => Unit::Minute,
-        "hour" => Unit::Hour,
-        "day" => Unit::Day,
-        "week" => Unit::Week,
-        "month" => Unit::Month,
-        "year" => Unit::Year,
-        "decade" => Unit::Decade,
-        "century" => Unit::Century,
-        "millennium" => Unit::Millennium,
+fn unit_of(word: &str) -> Option<&'static str> {
+    unit_name(word).filter(|unit| *unit != "quarter")
+}
+
+/// Returns the microseconds of a unit that is smaller than a day.
+pub(crate) fn micros_of_unit(unit: &str) -> Option<i64> {
+    Some(match unit {
+        "microseconds" => 1,
+        "milliseconds" => 1000,
+        "second" => SECOND,
+        "minute" => 60 * SECOND,
+        "hour" => 3600 * SECOND,
+        _ => return None,
+    })
+}
+
+/// Returns the months of a unit that is larger than a week.
+fn months_of_unit(unit: &str) -> Option<i32> {
+    Some(match unit {
+        "month" => 1,
+        "quarter" => 3,
+        "year" => 12,
+        "decade" => 120,
+        "century" => 1200,
+        "millennium" => 12_000,
         _ => return None,
     })
 }
@@ -379,16 +364,12 @@ impl Interval {
         text
     }
 
-    /// Leaves out what is smaller than a unit.
-    pub(crate) fn truncated(self, smallest: Unit) -> Self {
-        let time = |unit: i64| Self { microseconds: self.microseconds / unit * unit, ..self };
-        match smallest {
-            Unit::Year => Self { months: self.months / 12 * 12, ..Self::default() },
-            Unit::Month => Self { months: self.months, ..Self::default() },
-            Unit::Day => Self { microseconds: 0, ..self },
-            Unit::Hour => time(3600 * SECOND),
-            Unit::Minute => time(60 * SECOND),
-            _ => self,
+    /// Leaves out what is smaller than a unit, which a week cannot be.
+    pub(crate) fn truncated(self, unit: &str) -> Option<Self> {
+        match (micros_of_unit(unit), months_of_unit(unit)) {
+            (Some(size), _) => Some(Self { microseconds: self.microseconds / size * size, ..self }),
+            (None, Some(size)) => Some(Self { months: self.months / size * size, ..Self::default() }),
+            (None, None) => (unit == "day").then_some(Self { microseconds: 0, ..self }),
         }
     }
 

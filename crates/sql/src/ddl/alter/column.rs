@@ -127,11 +127,9 @@ impl Definer<'_, '_> {
         let mut generated = Vec::new();
         for (at, column) in table.columns.iter().enumerate().filter(|(at, _)| *at != gone) {
             let Some(text) = &column.generated else { continue };
-            bind_text(table, text)?.0.columns(&mut |used| {
-                if used == gone && !generated.contains(&at) {
-                    generated.push(at);
-                }
-            });
+            if bind_text(table, text)?.0.any_column(|used| used == gone) {
+                generated.push(at);
+            }
         }
         let is_free = views.is_empty() && keys.is_empty() && generated.is_empty();
         if !cascade && !is_free {
@@ -340,8 +338,7 @@ impl Definer<'_, '_> {
         }
         for other in &table.columns {
             let Some(text) = &other.generated else { continue };
-            let mut is_used = false;
-            bind_text(table, text)?.0.columns(&mut |used| is_used |= used == at);
+            let is_used = bind_text(table, text)?.0.any_column(|used| used == at);
             if is_used && other.name != *name {
                 let message = "cannot alter type of a column used by a generated column";
                 let detail = format!("Column \"{name}\" is used by generated column \"{}\".", other.name);
