@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     bind::query::{Query, Shared},
-    error::{Result, SqlError},
+    error::{Result, SqlError, error},
     exec::{KeptRows, MOST_MEMORY, out_of_memory},
     expr::{Comparison, Inputs, SubqueryUse, evaluate_all},
     spool::bytes_of,
@@ -271,10 +271,7 @@ impl Answer {
             SubqueryUse::Value => match &self.rows[..] {
                 [] => Ok(Value::Null),
                 [row] => Ok(row[0].clone()),
-                _ => {
-                    let message = "more than one row returned by a subquery used as an expression";
-                    Err(SqlError::new("21000", message))
-                }
+                _ => Err(error!("21000", "more than one row returned by a subquery used as an expression")),
             },
             SubqueryUse::Array => {
                 let values: Vec<Value> = self.rows.iter().map(|row| row[0].clone()).collect();

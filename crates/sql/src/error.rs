@@ -130,6 +130,23 @@ pub(crate) mod code {
     pub(crate) const IO_ERROR: &str = "58030";
 }
 
+/// Makes an error of the name of a code or of an SQLSTATE, and of a message as for `format!`.
+macro_rules! error {
+    ($code:ident, $($message:tt)+) => {
+        $crate::error::SqlError::new($crate::error::code::$code, format!($($message)+))
+    };
+    ($code:literal, $($message:tt)+) => {
+        $crate::error::SqlError::new($code, format!($($message)+))
+    };
+}
+
+/// Returns an error of the function around, as [`error!`] makes it.
+macro_rules! fail {
+    ($($error:tt)+) => { return Err($crate::error::error!($($error)+)) };
+}
+
+pub(crate) use {error, fail};
+
 impl SqlError {
     pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self(Box::new(ErrorParts { code, message: message.into(), detail: None, fields: None }))

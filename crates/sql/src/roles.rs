@@ -10,7 +10,7 @@ use sqlparser::ast;
 use crate::{
     bind::select::refuse,
     catalog::{Catalog, Relations, SessionPlace, Transaction, View},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     exec::Run,
     parse::folded,
     sequences::Sequence,
@@ -64,11 +64,11 @@ impl FirstRole {
 }
 
 fn undefined(name: &str) -> SqlError {
-    SqlError::new(code::UNDEFINED_OBJECT, format!("role \"{name}\" does not exist"))
+    error!(UNDEFINED_OBJECT, "role \"{name}\" does not exist")
 }
 
 fn no_privilege(to: &str) -> SqlError {
-    SqlError::new(code::INSUFFICIENT_PRIVILEGE, format!("permission denied to {to}"))
+    error!(INSUFFICIENT_PRIVILEGE, "permission denied to {to}")
 }
 
 /// Returns the one part of a name that has no schema.
@@ -77,7 +77,7 @@ fn simple(name: &ast::ObjectName) -> Result<String> {
         [part] => part.as_ident().map(folded),
         _ => None,
     }
-    .ok_or_else(|| SqlError::new(code::SYNTAX_ERROR, format!("syntax error at or near \"{name}\"")))
+    .ok_or_else(|| error!(SYNTAX_ERROR, "syntax error at or near \"{name}\""))
 }
 
 /// Returns what is kept of the password that a statement gives.
@@ -157,11 +157,10 @@ impl Roles<'_, '_> {
         let [name] = &create.names[..] else { return Err(SqlError::unsupported("CREATE ROLE of several")) };
         let name = simple(name)?;
         if name.starts_with("pg_") || name == "public" {
-            return Err(SqlError::new("42939", format!("role name \"{name}\" is reserved")));
+            fail!("42939", "role name \"{name}\" is reserved");
         }
         if self.role(&name).await?.is_some() {
-            let message = format!("role \"{name}\" already exists");
-            return Err(SqlError::new(code::DUPLICATE_OBJECT, message));
+            fail!(DUPLICATE_OBJECT, "role \"{name}\" already exists");
         }
         self.write(&name, Some(&role)).await
     }
@@ -229,8 +228,10 @@ impl Roles<'_, '_> {
             }
             refuse(name == self.first.role, "DROP ROLE of the first role")?;
             if Catalog::owns(self.run.by, &name).await? {
-                let message = format!("role \"{name}\" cannot be dropped because some objects depend on it");
-                return Err(SqlError::new(code::DEPENDENT_OBJECTS, message));
+                fail!(
+                    DEPENDENT_OBJECTS,
+                    "role \"{name}\" cannot be dropped because some objects depend on it"
+                );
             }
             self.write(&name, None).await?;
         }
@@ -243,8 +244,7 @@ impl Roles<'_, '_> {
         let number = self.first.database(self.run.by, &name).await?;
         let Some(number) = number else { return Ok((name, None)) };
         if !self.own().await?.is_superuser {
-            let message = format!("must be owner of database {name}");
-            return Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, message));
+            fail!(INSUFFICIENT_PRIVILEGE, "must be owner of database {name}");
         }
         if number == self.place.database {
             return Err(SqlError::new(code::OBJECT_IN_USE, "cannot drop the currently open database"));
@@ -280,8 +280,7 @@ impl Roles<'_, '_> {
         }
         let name = simple(name)?;
         if self.first.database(self.run.by, &name).await?.is_some() {
-            let message = format!("database \"{name}\" already exists");
-            return Err(SqlError::new(code::DUPLICATE_DATABASE, message));
+            fail!(DUPLICATE_DATABASE, "database \"{name}\" already exists");
         }
         // 0 and 1 are those of the beginning.
         let number = self.run.by.store().fresh_id().await?.wrapping_add(2);

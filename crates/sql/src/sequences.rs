@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     catalog::{Grant, RelationName, Transaction, public, undefined},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     types::Type,
 };
 
@@ -128,9 +128,7 @@ impl Sequence {
             false => {
                 let (word, bound) =
                     if increment > 0 { ("maximum", self.most) } else { ("minimum", self.least) };
-                let message =
-                    format!("nextval: reached {word} value of sequence \"{}\" ({bound})", self.name);
-                return Err(SqlError::new("2200H", message));
+                fail!("2200H", "nextval: reached {word} value of sequence \"{}\" ({bound})", self.name);
             }
         };
         let room = (if increment > 0 { end - first } else { first - least }) / increment.abs() + 1;
@@ -184,9 +182,10 @@ impl Sequence {
             return Ok(());
         }
         let Self { name, least, most, .. } = self;
-        let message =
-            format!("setval: value {number} is out of bounds for sequence \"{name}\" ({least}..{most})");
-        Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, message))
+        Err(error!(
+            NUMERIC_OUT_OF_RANGE,
+            "setval: value {number} is out of bounds for sequence \"{name}\" ({least}..{most})"
+        ))
     }
 }
 
@@ -311,9 +310,10 @@ impl Drawn {
 
     pub(crate) fn current(&self, sequence: &Sequence) -> Result<i64> {
         self.current.borrow().get(&sequence.id).copied().ok_or_else(|| {
-            let message =
-                format!("currval of sequence \"{}\" is not yet defined in this session", sequence.name);
-            SqlError::new(code::NOT_IN_STATE, message)
+            error!(
+                NOT_IN_STATE,
+                "currval of sequence \"{}\" is not yet defined in this session", sequence.name
+            )
         })
     }
 

@@ -12,7 +12,7 @@ use super::{
     select::{OrderKey, direction_of},
 };
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, error, fail},
     expr::Expr,
     functions,
     types::Type,
@@ -136,11 +136,12 @@ impl<'a> Grouping<'a> {
             let aggregate = Aggregate::new(AggregateKind::First, vec![column.value.clone()], column.of);
             return self.add(Called::Column(at), || Ok((aggregate, column.of)));
         }
-        let message = format!(
+        Err(error!(
+            GROUPING_ERROR,
             "column \"{}.{}\" must appear in the GROUP BY clause or be used in an aggregate function",
-            column.table, column.name
-        );
-        Err(SqlError::new(code::GROUPING_ERROR, message))
+            column.table,
+            column.name
+        ))
     }
 
     fn add(&self, called: Called, make: impl FnOnce() -> Result<(Aggregate, Type)>) -> Result<Typed> {
@@ -193,8 +194,7 @@ impl Scope<'_> {
         }
         let Some(kind) = kind_of(name) else { return Ok(None) };
         let Some(grouping) = self.grouping else {
-            let message = "aggregate functions are not allowed here";
-            return Err(SqlError::new(code::GROUPING_ERROR, message));
+            fail!(GROUPING_ERROR, "aggregate functions are not allowed here");
         };
         grouping
             .add(Called::Function(Box::new(function.clone())), || self.aggregate(kind, function))
@@ -204,8 +204,10 @@ impl Scope<'_> {
     /// Binds GROUPING: its arguments are keys of GROUP BY.
     fn grouping_call(&self, function: &ast::Function) -> Result<Typed> {
         let wrong = || {
-            let message = "arguments to GROUPING must be grouping expressions of the associated query level";
-            SqlError::new(code::GROUPING_ERROR, message)
+            error!(
+                GROUPING_ERROR,
+                "arguments to GROUPING must be grouping expressions of the associated query level"
+            )
         };
         let grouping = self.grouping.ok_or_else(wrong)?;
         let ast::FunctionArguments::List(list) = &function.args else { return Err(wrong()) };

@@ -4,7 +4,7 @@ use sqlparser::ast;
 
 use super::{Scope, ScopeColumn, Typed, coerce, select::ResultColumn, sets, system_name};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, error},
     expr::Expr,
     functions::{self, Body, BoundFunction, Function, conditional},
     parse::{VARIADIC, expression, folded},
@@ -123,10 +123,8 @@ impl Scope<'_> {
 
     /// Binds a call whose last arguments have names.
     fn named_call(&self, name: &str, arguments: Vec<Typed>, names: &[String]) -> Result<Typed> {
-        let missing = || {
-            let message = format!("function {name} with arguments of these names does not exist");
-            SqlError::new(code::UNDEFINED_FUNCTION, message)
-        };
+        let missing =
+            || error!(UNDEFINED_FUNCTION, "function {name} with arguments of these names does not exist");
         let first = arguments.len() - names.len();
         let takes = |function: &&&Function| {
             names.iter().all(|name| function.names.iter().skip(first).any(|known| known == name))

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     catalog::{self, Privilege, Table, undefined},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     expr::{Comparison, Expr},
     parse::{folded, relation, simple},
     sequences::Sequence,
@@ -343,17 +343,14 @@ impl From {
                 let mut found = (from..to).filter(is_it);
                 match (found.next(), found.next()) {
                     (Some(at), None) => Ok(at),
-                    (Some(_), Some(_)) => {
-                        let message =
-                            format!("common column name \"{name}\" appears more than once in {side} table");
-                        Err(SqlError::new(code::AMBIGUOUS_COLUMN, message))
-                    }
-                    (None, _) => {
-                        let message = format!(
-                            "column \"{name}\" specified in USING clause does not exist in {side} table"
-                        );
-                        Err(SqlError::new(code::UNDEFINED_COLUMN, message))
-                    }
+                    (Some(_), Some(_)) => Err(error!(
+                        AMBIGUOUS_COLUMN,
+                        "common column name \"{name}\" appears more than once in {side} table"
+                    )),
+                    (None, _) => Err(error!(
+                        UNDEFINED_COLUMN,
+                        "column \"{name}\" specified in USING clause does not exist in {side} table"
+                    )),
                 }
             };
             let (one, other) = (find(left, right, "left")?, find(right, self.columns.len(), "right")?);
@@ -485,8 +482,7 @@ impl From {
             query::rename(&mut columns, &aliases, &name)?;
         }
         if !name.is_empty() && self.columns.iter().any(|column| column.table == name) {
-            let message = format!("table name \"{name}\" specified more than once");
-            return Err(SqlError::new(code::DUPLICATE_ALIAS, message));
+            fail!(DUPLICATE_ALIAS, "table name \"{name}\" specified more than once");
         }
         let system_oid = match &relation {
             Relation::System(table) => Some(table.oid),
@@ -593,7 +589,7 @@ fn bind_view(
     path: Option<Vec<String>>,
     around: Around<'_>,
 ) -> Result<(Relation, Vec<ResultColumn>)> {
-    let damaged = || SqlError::new(code::DATA_CORRUPTED, format!("the view {text} is malformed"));
+    let damaged = || error!(DATA_CORRUPTED, "the view {text} is malformed");
     let parsed = crate::parse::parse(text)?.pop().ok_or_else(damaged)?;
     let crate::parse::Statement::Sql(statement) = parsed else { return Err(damaged()) };
     let ast::Statement::Query(query) = *statement else { return Err(damaged()) };

@@ -26,7 +26,7 @@ use self::{aggregates::Grouping, query::With, select::ResultColumn, windows::Cal
 use crate::{
     catalog::{Grant, Privilege, Relation, RelationName, SessionPlace, Table, undefined},
     dml::Targets,
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     exec::query::{LEAST_STACK, MORE_STACK},
     expr::{Comparison, Expr, NamedSequence, SequenceCall},
     parse::{folded, relation_of_text},
@@ -195,8 +195,7 @@ impl Parameters {
                     Privilege::Delete => "delete from",
                     _ => "update",
                 };
-                let message = format!("cannot {verb} view \"{}\"", view.name);
-                Err(SqlError::new(code::NOT_IN_STATE, message))
+                Err(error!(NOT_IN_STATE, "cannot {verb} view \"{}\"", view.name))
             }
             Relation::Sequence(_) | Relation::Index(_) => Err(wrong_kind(name)),
         }
@@ -312,8 +311,7 @@ pub(crate) fn common_type(types: &[Type], what: &str) -> Result<Type> {
     let mut common = Type::Unknown;
     for of in types {
         common = common.common(*of).ok_or_else(|| {
-            let message = format!("{what} types {} and {} cannot be matched", common.name(), of.name());
-            SqlError::new(code::DATATYPE_MISMATCH, message)
+            error!(DATATYPE_MISMATCH, "{what} types {} and {} cannot be matched", common.name(), of.name())
         })?;
     }
     // A limit stays only if all have it.
@@ -333,8 +331,7 @@ pub(crate) fn assign(typed: Typed, to: Type, name: &str, on: &Parameters) -> Res
     let fits = from.is_assignable_to(to);
     if !fits {
         let (to, from) = (to.name(), from.name());
-        let message = format!("column \"{name}\" is of type {to} but expression is of type {from}");
-        return Err(SqlError::new(code::DATATYPE_MISMATCH, message));
+        fail!(DATATYPE_MISMATCH, "column \"{name}\" is of type {to} but expression is of type {from}");
     }
     coerce(typed, to, on, false)
 }
@@ -420,8 +417,7 @@ impl Scope<'_> {
             (Some((at, _)), None) => Ok(Some(at)),
             (Some(_), Some(_)) => {
                 let shown = table.map_or(String::new(), |table| format!("{table}.")) + name;
-                let message = format!("column reference \"{shown}\" is ambiguous");
-                Err(SqlError::new(code::AMBIGUOUS_COLUMN, message))
+                Err(error!(AMBIGUOUS_COLUMN, "column reference \"{shown}\" is ambiguous"))
             }
             (None, _) => Ok(None),
         }
@@ -432,13 +428,12 @@ impl Scope<'_> {
         let has = |scope: &Scope<'_>, table: &str| scope.columns.iter().any(|column| column.table == table);
         match table {
             Some(table) if !has(self, table) => {
-                let message = format!("missing FROM-clause entry for table \"{table}\"");
-                SqlError::new(code::UNDEFINED_TABLE, message)
+                error!(UNDEFINED_TABLE, "missing FROM-clause entry for table \"{table}\"")
             }
             Some(table) => {
-                SqlError::new(code::UNDEFINED_COLUMN, format!("column {table}.{name} does not exist"))
+                error!(UNDEFINED_COLUMN, "column {table}.{name} does not exist")
             }
-            None => SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")),
+            None => error!(UNDEFINED_COLUMN, "column \"{name}\" does not exist"),
         }
     }
 
@@ -481,8 +476,7 @@ impl Scope<'_> {
     pub(crate) fn condition(&self, expr: &ast::Expr, of: &str) -> Result<Expr> {
         let typed = self.bind(expr)?;
         if !matches!(typed.1, Type::Bool | Type::Unknown) {
-            let message = format!("argument of {of} must be type boolean, not type {}", typed.1.name());
-            return Err(SqlError::new(code::DATATYPE_MISMATCH, message));
+            fail!(DATATYPE_MISMATCH, "argument of {of} must be type boolean, not type {}", typed.1.name());
         }
         coerce(typed, Type::Bool, self.parameters, false)
     }
@@ -670,8 +664,7 @@ impl Scope<'_> {
             ast::Value::Placeholder(name) => {
                 let number = name.strip_prefix('$').and_then(|digits| digits.parse::<usize>().ok());
                 let Some(number @ 1..=65_535) = number else {
-                    let message = format!("there is no parameter {name}");
-                    return Err(SqlError::new(code::UNDEFINED_PARAMETER, message));
+                    fail!(UNDEFINED_PARAMETER, "there is no parameter {name}");
                 };
                 (Expr::Parameter(number - 1), self.parameters.decide(number - 1, Type::Unknown))
             }
@@ -782,6 +775,5 @@ fn is_current_schema(name: &ast::Ident) -> bool {
 
 /// The error for a relation that has no rows.
 pub(crate) fn wrong_kind(name: &str) -> SqlError {
-    let message = format!("cannot open relation \"{}\"", crate::catalog::shown(name));
-    SqlError::new("42809", message)
+    error!("42809", "cannot open relation \"{}\"", crate::catalog::shown(name))
 }

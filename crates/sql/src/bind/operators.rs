@@ -4,7 +4,7 @@ use sqlparser::ast::{self, BinaryOperator};
 
 use super::{Scope, Typed, calls::plain_argument, coerce, system_name};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     expr::{Comparison, Expr, Operation, Quantified, Subscript},
     functions::{self, like},
     types::{Type, Value, array, interval},
@@ -133,8 +133,7 @@ impl Scope<'_> {
     /// Compares rows: the first values that differ decide.
     fn compare_rows(&self, op: &str, one: &[ast::Expr], other: &[ast::Expr]) -> Result<Typed> {
         if one.len() != other.len() {
-            let message = "unequal number of entries in row expressions";
-            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+            fail!(SYNTAX_ERROR, "unequal number of entries in row expressions");
         }
         let pairs = || one.iter().zip(other);
         let compare = |op: &str, (one, other): (&ast::Expr, &ast::Expr)| {
@@ -222,8 +221,7 @@ impl Scope<'_> {
         let none = || no_binary(op, one.1, other.1);
         let common = one.1.common(other.1).ok_or_else(none)?;
         if common == Type::Unknown {
-            let message = format!("operator is not unique: unknown {op} unknown");
-            return Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message));
+            fail!(AMBIGUOUS_FUNCTION, "operator is not unique: unknown {op} unknown");
         }
         if !common.is_number() {
             return Err(none());
@@ -251,8 +249,7 @@ impl Scope<'_> {
             of => Some(of),
         };
         let Some((of, element)) = array_type.and_then(|of| Some((of, of.element()?))) else {
-            let message = "op ANY/ALL (array) requires array on right side";
-            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+            fail!(WRONG_OBJECT_TYPE, "op ANY/ALL (array) requires array on right side");
         };
         let array = coerce(array, of, self.parameters, false)?;
         let (value, value_type) = match value.1 {
@@ -261,8 +258,7 @@ impl Scope<'_> {
         };
         let test = self.operate(&name, (Expr::Column(0), value_type), (Expr::Column(1), element))?;
         if test.1 != Type::Bool {
-            let message = "op ANY/ALL (array) requires operator to yield boolean";
-            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+            fail!(WRONG_OBJECT_TYPE, "op ANY/ALL (array) requires operator to yield boolean");
         }
         let quantified = Quantified { value, array, test: test.0, is_of_all };
         Ok((Expr::Quantified(Box::new(quantified)), Type::Bool))
@@ -331,9 +327,11 @@ impl Scope<'_> {
             return self.bind(&crate::parse::expression(&text)?);
         }
         let Some(element) = of.element() else {
-            let message =
-                format!("cannot subscript type {} because it does not support subscripting", of.name());
-            return Err(SqlError::new(code::DATATYPE_MISMATCH, message));
+            fail!(
+                DATATYPE_MISMATCH,
+                "cannot subscript type {} because it does not support subscripting",
+                of.name()
+            );
         };
         let place = |expr: &ast::Expr| coerce(self.bind(expr)?, Type::Int4, self.parameters, false);
         let mut subscripts = Vec::new();
@@ -375,7 +373,7 @@ fn name_of(op: &BinaryOperator) -> Result<String> {
 }
 
 pub(super) fn no_operator(what: &str) -> SqlError {
-    SqlError::new(code::UNDEFINED_FUNCTION, format!("operator does not exist: {what}"))
+    error!(UNDEFINED_FUNCTION, "operator does not exist: {what}")
 }
 
 fn no_binary(op: &str, one: Type, other: Type) -> SqlError {

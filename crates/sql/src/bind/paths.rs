@@ -90,7 +90,9 @@ fn bound_of(expr: &Expr, offset: usize, table: &Table) -> Option<Bound> {
     let own = |column: &usize| (offset..offset + table.columns.len()).contains(column);
     let sides = [(one, *comparison, other), (other, comparison.exchanged(), one)];
     sides.into_iter().find_map(|(side, comparison, value)| {
-        let column = column(side).filter(own).filter(|_| !value.any_column(|column| column >= offset) && !value.is_volatile())?;
+        let column = column(side)
+            .filter(own)
+            .filter(|_| !value.any_column(|column| column >= offset) && !value.is_volatile())?;
         Some(Bound { column: column - offset, comparison, value: (**value).clone() })
     })
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     dml::{Change, bind_change, is_change},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     exec::query::{LEAST_STACK, MORE_STACK},
     expr::Expr,
     parse::folded,
@@ -172,8 +172,7 @@ pub(crate) fn bind_names<T>(
         refuse(cte.from.is_some(), "this form of WITH")?;
         let name = folded(&cte.alias.name);
         if names.iter().any(|(known, _)| *known == name) {
-            let message = format!("WITH query name \"{name}\" specified more than once");
-            return Err(SqlError::new("42712", message));
+            fail!("42712", "WITH query name \"{name}\" specified more than once");
         }
         let known = With { shared: names.clone(), around: around.with };
         let shared =
@@ -213,13 +212,17 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
                 false => bind(&cte.query, around)?,
                 true => {
                     if parameters.views.get() > 0 || parameters.is_view {
-                        let message = "views must not contain data-modifying statements in WITH";
-                        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+                        fail!(
+                            FEATURE_NOT_SUPPORTED,
+                            "views must not contain data-modifying statements in WITH"
+                        );
                     }
                     if parameters.depth.get() > 1 || is_inner {
-                        let message = "WITH clause containing a data-modifying statement must be at the top \
-                                       level";
-                        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+                        fail!(
+                            FEATURE_NOT_SUPPORTED,
+                            "WITH clause containing a data-modifying statement must be at the top \
+                                       level"
+                        );
                     }
                     let change = bind_change(&ast::Statement::Query(cte.query.clone()), around)?;
                     let columns = change.columns.clone();
@@ -244,13 +247,13 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
                 }
                 let is_same = own.of.common(wanted.of) == Some(wanted.of);
                 if !is_same {
-                    let message = format!(
+                    fail!(
+                        DATATYPE_MISMATCH,
                         "recursive query \"{name}\" column \"{}\" has type {} in non-recursive term but type {} overall",
                         wanted.name,
                         wanted.of.name(),
                         own.of.name()
                     );
-                    return Err(SqlError::new(code::DATATYPE_MISMATCH, message));
                 }
             }
             let casts = casts(&next.columns, &query.columns, parameters)?;
@@ -275,12 +278,12 @@ pub(super) fn cast_rows(query: Query, casts: Vec<Expr>) -> Query {
 /// Gives columns the names of an alias.
 pub(crate) fn rename(columns: &mut [ResultColumn], aliases: &[String], of: &str) -> Result<()> {
     if aliases.len() > columns.len() {
-        let message = format!(
+        fail!(
+            INVALID_COLUMN_REFERENCE,
             "table \"{of}\" has {} columns available but {} columns specified",
             columns.len(),
             aliases.len()
         );
-        return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
     }
     columns.iter_mut().zip(aliases).for_each(|(column, alias)| column.name.clone_from(alias));
     Ok(())

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     catalog::Privilege,
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     expr::Expr,
     parse::{WEAKER_LOCK, fetched, folded, simple},
     spool::Direction,
@@ -204,8 +204,7 @@ pub(crate) fn bind_items(
                     }
                 }
                 if !is_there {
-                    let message = format!("missing FROM-clause entry for table \"{table}\"");
-                    return Err(SqlError::new(code::UNDEFINED_TABLE, message));
+                    fail!(UNDEFINED_TABLE, "missing FROM-clause entry for table \"{table}\"");
                 }
             }
             other => return Err(SqlError::unsupported(format!("the item {other}"))),
@@ -264,8 +263,10 @@ pub(crate) fn bind_order(
         let by = match result_column(&key.expr, &select.output, &select.columns, originals)? {
             Some(at) => select.output[at].clone(),
             None if select.is_distinct => {
-                let message = "for SELECT DISTINCT, ORDER BY expressions must appear in select list";
-                return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
+                fail!(
+                    INVALID_COLUMN_REFERENCE,
+                    "for SELECT DISTINCT, ORDER BY expressions must appear in select list"
+                );
             }
             None => scope.bind(&key.expr)?.0,
         };
@@ -291,15 +292,13 @@ fn result_column(
     if let Some(at) = named
         && (at + 1..columns.len()).any(|other| is_named(at, other) && !is_same(at, other))
     {
-        let message = format!("ORDER BY \"{}\" is ambiguous", columns[at].name);
-        return Err(SqlError::new(code::AMBIGUOUS_COLUMN, message));
+        fail!(AMBIGUOUS_COLUMN, "ORDER BY \"{}\" is ambiguous", columns[at].name);
     }
     match (named, number(key)) {
         (Some(at), _) => Ok(Some(at)),
         (None, Some(at)) if (1..=output.len()).contains(&at) => Ok(Some(at - 1)),
         (None, Some(at)) => {
-            let message = format!("ORDER BY position {at} is not in select list");
-            Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message))
+            Err(error!(INVALID_COLUMN_REFERENCE, "ORDER BY position {at} is not in select list"))
         }
         (None, None) => Ok(originals.iter().position(|original| original.as_ref() == Some(key))),
     }
@@ -342,8 +341,7 @@ pub(crate) fn bind_limit(select: &mut Select, query: &ast::Query, around: Around
         select.limit = Some(count(counted.as_ref().or(fetch.quantity.as_ref()).unwrap_or(&one))?);
         select.with_ties = fetch.with_ties;
         if fetch.with_ties && query.order_by.is_none() {
-            let message = "WITH TIES cannot be specified without ORDER BY clause";
-            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+            fail!(SYNTAX_ERROR, "WITH TIES cannot be specified without ORDER BY clause");
         }
         refuse(fetch.with_ties && !query.locks.is_empty(), "WITH TIES and FOR UPDATE")?;
     }
@@ -467,8 +465,7 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
     let is_aggregate = |error: &SqlError| error.code == code::GROUPING_ERROR;
     let is_wildcard = |item: &ast::SelectItem| matches!(item, ast::SelectItem::Wildcard(_));
     if select.from.is_empty() && select.projection.iter().any(is_wildcard) {
-        let message = "SELECT * with no tables specified is not valid";
-        return Err(SqlError::new(code::SYNTAX_ERROR, message));
+        fail!(SYNTAX_ERROR, "SELECT * with no tables specified is not valid");
     }
     let first = bind_items(&scope, &select.projection);
     let has_groups = !keys.is_empty()
@@ -542,8 +539,10 @@ fn check_distinct_on(select: &Select) -> Result<()> {
     if keys.clone().all(|key| wanted.contains(&of(&key.by))) {
         return Ok(());
     }
-    let message = "SELECT DISTINCT ON expressions must match initial ORDER BY expressions";
-    Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message))
+    Err(error!(
+        INVALID_COLUMN_REFERENCE,
+        "SELECT DISTINCT ON expressions must match initial ORDER BY expressions"
+    ))
 }
 
 /// Gives the values of window functions and of functions that return rows their places.

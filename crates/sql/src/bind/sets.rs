@@ -4,7 +4,7 @@ use sqlparser::ast;
 
 use super::{Scope, Typed, coerce, select::ResultColumn};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, fail},
     expr::Expr,
     functions::sets::{self, SetFunction},
     types::Type,
@@ -50,8 +50,7 @@ impl Scope<'_> {
         arguments: Vec<Typed>,
     ) -> Result<Typed> {
         let Some(calls) = self.calls else {
-            let message = "set-returning functions are not allowed here";
-            return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+            fail!(FEATURE_NOT_SUPPORTED, "set-returning functions are not allowed here");
         };
         let call = bind(name, arguments, self)?;
         if call.columns.len() != 1 {

@@ -13,7 +13,7 @@ use super::{
     sets::SetCall,
 };
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, error, fail},
     expr::Expr,
     spool::Direction,
     types::{Type, Value},
@@ -127,10 +127,7 @@ impl Calls {
             {
                 self.named(other)
             }
-            _ => {
-                let message = format!("window \"{}\" does not exist", name.value);
-                Err(SqlError::new(code::UNDEFINED_OBJECT, message))
-            }
+            _ => Err(error!(UNDEFINED_OBJECT, "window \"{}\" does not exist", name.value)),
         }
     }
 }
@@ -139,8 +136,7 @@ impl Scope<'_> {
     /// Binds a call with OVER.
     pub(super) fn window(&self, name: &str, function: &ast::Function) -> Result<Typed> {
         let Some(calls) = self.calls else {
-            let message = "window functions are not allowed here";
-            return Err(SqlError::new("42P20", message));
+            fail!("42P20", "window functions are not allowed here");
         };
         let known = calls.windows.borrow().iter().position(|(known, ..)| known == function);
         if let Some(at) = known {
@@ -206,8 +202,7 @@ impl Scope<'_> {
         let mut range = None;
         if is_range && (counts(&start) || counts(&end)) {
             let ([by], [OrderKey { direction, .. }]) = (by, order) else {
-                let message = "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column";
-                return Err(SqlError::new("42P20", message));
+                fail!("42P20", "RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column");
             };
             let mut types = Vec::new();
             let mut value = |bound: Option<&B>| -> Result<Option<Expr>> {
@@ -285,8 +280,7 @@ impl Scope<'_> {
                 (W::Nth(value, number), of)
             }
             _ => {
-                let message = format!("window function {name} does not exist");
-                return Err(SqlError::new(code::UNDEFINED_FUNCTION, message));
+                fail!(UNDEFINED_FUNCTION, "window function {name} does not exist");
             }
         })
     }

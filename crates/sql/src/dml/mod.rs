@@ -27,7 +27,7 @@ use crate::{
         select::{ResultColumn, bind_items, refuse},
     },
     catalog::{Column, Identity, IndexPart, Table},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     exec::{self, Run, matching},
     expr::Expr,
     parse::{folded, simple, unqualified},
@@ -129,8 +129,7 @@ fn columns_of(table: &Table, names: &[ast::ObjectName]) -> Result<Vec<usize>> {
     for name in names {
         let column = table.column(&simple(name)?)?;
         if columns.contains(&column) {
-            let message = format!("column \"{name}\" specified more than once");
-            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+            fail!(DUPLICATE_COLUMN, "column \"{name}\" specified more than once");
         }
         columns.push(column);
     }
@@ -178,8 +177,7 @@ fn assignments(table: &Table, scope: &Scope<'_>, all: &[ast::Assignment]) -> Res
         };
         let column = table.column(&simple(name)?)?;
         if set.iter().any(|(known, _)| *known == column) {
-            let message = format!("multiple assignments to same column \"{name}\"");
-            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+            fail!(SYNTAX_ERROR, "multiple assignments to same column \"{name}\"");
         }
         let Column { name, of, .. } = &table.columns[column];
         let value = match &assignment.value {
@@ -353,8 +351,7 @@ fn arbiters(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<Vec<A
             }
             let found = unique.into_iter().find(|(_, index)| index.name == name && index.is_plain());
             found.map(|(at, _)| vec![Arbiter::Index(at)]).ok_or_else(|| {
-                let message = format!("constraint \"{name}\" for table \"{}\" does not exist", table.name);
-                SqlError::new(code::UNDEFINED_OBJECT, message)
+                error!(UNDEFINED_OBJECT, "constraint \"{name}\" for table \"{}\" does not exist", table.name)
             })
         }
         Some(ast::ConflictTarget::Columns { columns, predicate }) => {
@@ -383,8 +380,10 @@ fn arbiters(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<Vec<A
                     return Ok(vec![Arbiter::Index(at)]);
                 }
             }
-            let message = "there is no unique or exclusion constraint matching the ON CONFLICT specification";
-            Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, message))
+            Err(error!(
+                INVALID_COLUMN_REFERENCE,
+                "there is no unique or exclusion constraint matching the ON CONFLICT specification"
+            ))
         }
     }
 }

@@ -9,7 +9,7 @@ use sqlparser::ast;
 use crate::{
     bind::{Parameters, Scope, assign, coerce, from::scope_of},
     catalog::{Catalog, ForeignKey, IndexPart, Table, Transaction, undefined},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
     expr::{Expr, Inputs},
     functions::{Context, Volatility},
     parse::expression,
@@ -82,14 +82,15 @@ pub(crate) fn referenced_tree<'t>(table: &'t Table, columns: &[usize]) -> Option
 }
 
 pub(crate) fn missing_key(table: &str) -> SqlError {
-    let message =
-        format!("there is no unique constraint matching given keys for referenced table \"{table}\"");
-    SqlError::new(code::INVALID_FOREIGN_KEY, message)
+    error!(
+        INVALID_FOREIGN_KEY,
+        "there is no unique constraint matching given keys for referenced table \"{table}\""
+    )
 }
 
 /// Returns the expression of a text.
 pub(crate) fn parsed(text: &str) -> Result<ast::Expr> {
-    let damaged = |_| SqlError::new(code::DATA_CORRUPTED, format!("the expression {text} is malformed"));
+    let damaged = |_| error!(DATA_CORRUPTED, "the expression {text} is malformed");
     expression(text).map_err(damaged)
 }
 

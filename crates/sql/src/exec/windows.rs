@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     bind::windows::{Bound, Range, WindowCall, WindowFunction},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, error, fail},
     expr::Expr,
     spool::{Direction, compare_rows},
     types::Value,
@@ -113,8 +113,7 @@ async fn partition_values(
                 Value::Int(parts @ 1..) => parts as usize,
                 Value::Null => return Ok(vec![Value::Null; count]),
                 _ => {
-                    let message = "argument of ntile must be greater than zero";
-                    return Err(SqlError::new("22014", message));
+                    fail!("22014", "argument of ntile must be greater than zero");
                 }
             };
             let (size, larger) = (count / parts, count % parts);
@@ -179,10 +178,7 @@ async fn partition_values(
                             value_at(run, expr, from.saturating_add(number as usize - 1))
                         }
                         Value::Null => Ok(Value::Null),
-                        _ => {
-                            let message = "argument of nth_value must be greater than zero";
-                            Err(SqlError::new("22016", message))
-                        }
+                        _ => Err(error!("22016", "argument of nth_value must be greater than zero")),
                     },
                     _ => Ok(Value::Null),
                 };
@@ -227,18 +223,15 @@ fn frame(
             _ => false,
         };
         if is_negative {
-            let message = "invalid preceding or following size in window function";
-            return Err(SqlError::new("22013", message));
+            fail!("22013", "invalid preceding or following size in window function");
         }
         value.evaluate(run.inputs(row))
     };
     let units = call.frame.units;
-    let negative = |what: &str| SqlError::new("22013", format!("frame {what} offset must not be negative"));
+    let negative = |what: &str| error!("22013", "frame {what} offset must not be negative");
     let number = |expr: &Expr, what: &str| match expr.evaluate(run.inputs(row))? {
         Value::Int(number) => usize::try_from(number).map_err(|_| negative(what)),
-        _ => {
-            Err(SqlError::new(code::INVALID_PARAMETER_VALUE, format!("frame {what} offset must not be null")))
-        }
+        _ => Err(error!(INVALID_PARAMETER_VALUE, "frame {what} offset must not be null")),
     };
     // Moves by groups of rows with equal order.
     let moved = |by: usize, is_before: bool| -> Option<(usize, usize)> {

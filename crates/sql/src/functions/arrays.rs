@@ -2,7 +2,7 @@
 
 use super::{Call, Declared, MOST_ELEMENTS, array_too_large, function, join, ok, printed};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     exec::MOST_MEMORY,
     spool::bytes_of,
     types::{
@@ -103,8 +103,7 @@ fn array_fill(call: &Call<'_>) -> Result<Value> {
         return Err(wrong_dimensions("wrong number of array subscripts"));
     }
     if counts.len() > MOST_DIMENSIONS {
-        let message = "number of array dimensions exceeds the maximum allowed (6)";
-        return Err(SqlError::new(code::PROGRAM_LIMIT, message));
+        fail!(PROGRAM_LIMIT, "number of array dimensions exceeds the maximum allowed (6)");
     }
     let mut size = 1usize;
     for (count, first) in counts.iter().zip(&firsts) {
@@ -204,8 +203,7 @@ fn trim_array(call: &Call<'_>) -> Result<Value> {
     let (array, gone) = (call.array(0), call.int(1));
     let count = array.dimensions.first().map_or(0, |(count, _)| *count);
     let Some(kept) = usize::try_from(gone).ok().and_then(|gone| count.checked_sub(gone)) else {
-        let message = format!("number of elements to trim must be between 0 and {count}");
-        return Err(SqlError::new(code::ARRAY_SUBSCRIPT, message));
+        fail!(ARRAY_SUBSCRIPT, "number of elements to trim must be between 0 and {count}");
     };
     if kept == 0 {
         return ok(Array::default());

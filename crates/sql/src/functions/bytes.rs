@@ -5,7 +5,7 @@ use sha2::Digest;
 
 use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, ok, strings::part_of, too_long};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, error},
     types::{Type, Value, text},
 };
 
@@ -134,8 +134,7 @@ fn decode(call: &Call<'_>) -> Result<Value> {
 }
 
 fn out_of_bounds(at: i64, length: usize) -> SqlError {
-    let message = format!("index {at} out of valid range, 0..{}", length as i64 - 1);
-    SqlError::new(code::ARRAY_SUBSCRIPT, message)
+    error!(ARRAY_SUBSCRIPT, "index {at} out of valid range, 0..{}", length as i64 - 1)
 }
 
 /// Returns a byte, or the bytes with a new one.

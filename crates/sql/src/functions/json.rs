@@ -2,7 +2,7 @@
 
 use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, ok, printed, too_long};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     types::{
         Type, Value,
         array::Array,
@@ -302,7 +302,7 @@ fn changed(call: &Call<'_>, change: Change) -> Result<Value> {
     let mut steps = Vec::new();
     for (at, step) in path.values.iter().enumerate() {
         let Value::Text(step) = step else {
-            return Err(SqlError::new("22004", format!("path element at position {} is null", at + 1)));
+            fail!("22004", "path element at position {} is null", at + 1);
         };
         steps.push(step.as_str());
     }
@@ -337,8 +337,7 @@ fn change_at(target: &mut Json, steps: &[&str], number: usize, new: &Json, chang
         }
         Json::Array(values) => {
             let Ok(place) = step.trim().parse::<i32>() else {
-                let message = format!("path element at position {number} is not an integer: \"{step}\"");
-                return Err(SqlError::new(code::INVALID_TEXT, message));
+                fail!(INVALID_TEXT, "path element at position {number} is not an integer: \"{step}\"");
             };
             let count = values.len();
             // A place before the first one, or behind the last.

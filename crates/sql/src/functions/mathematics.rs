@@ -2,7 +2,7 @@
 
 use super::{Call, Declared, function, ok, precise, trigonometry};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     types::{Type, Value, numeric::Numeric, out_of_range},
 };
 
@@ -124,8 +124,7 @@ fn gcd(call: &Call<'_>) -> Result<Value> {
 
 fn factorial(call: &Call<'_>) -> Result<Value> {
     if call.int(0) < 0 {
-        let message = "factorial of a negative number is undefined";
-        return Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, message));
+        fail!(NUMERIC_OUT_OF_RANGE, "factorial of a negative number is undefined");
     }
     let mut product = Numeric::from_int(1);
     for factor in 2..=call.int(0) {
@@ -174,7 +173,7 @@ fn logarithm(call: &Call<'_>, act: fn(f64) -> f64) -> Result<Value> {
         ..0.0 => "a negative number",
         number => return ok(act(number)),
     };
-    Err(SqlError::new("2201E", format!("cannot take logarithm of {of}")))
+    Err(error!("2201E", "cannot take logarithm of {of}"))
 }
 
 fn sqrt(number: f64) -> Result<Value> {
@@ -189,8 +188,7 @@ fn power(base: f64, exponent: f64) -> Result<Value> {
         return Err(SqlError::new("2201F", "zero raised to a negative power is undefined"));
     }
     if base < 0.0 && exponent.is_finite() && exponent.fract() != 0.0 {
-        let message = "a negative number raised to a non-integer power yields a complex result";
-        return Err(SqlError::new("2201F", message));
+        fail!("2201F", "a negative number raised to a non-integer power yields a complex result");
     }
     match base.powf(exponent) {
         0.0 if base != 0.0 && base.is_finite() && exponent.is_finite() => Err(underflow()),

@@ -8,7 +8,7 @@ use fancy_regex::{Captures, Regex, RegexBuilder};
 
 use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, ok, too_long};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
     expr::is_like,
     types::Value,
 };
@@ -37,7 +37,7 @@ const MOST_STEPS: usize = 1_000_000;
 const MOST_COMPILED: usize = 10 << 20;
 
 fn invalid(message: impl std::fmt::Display) -> SqlError {
-    SqlError::new("2201B", format!("invalid regular expression: {message}"))
+    error!("2201B", "invalid regular expression: {message}")
 }
 
 /// Compiles an expression of PostgreSQL with flags as those of `regexp_match`.

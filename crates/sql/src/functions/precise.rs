@@ -6,7 +6,7 @@ use dashu_float::DBig;
 use dashu_int::IBig;
 
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     types::numeric::Numeric,
 };
 
@@ -140,7 +140,7 @@ fn check_logarithm(number: Numeric) -> Result<()> {
         Ordering::Equal => "zero",
         Ordering::Less => "a negative number",
     };
-    Err(SqlError::new("2201E", format!("cannot take logarithm of {of}")))
+    Err(error!("2201E", "cannot take logarithm of {of}"))
 }
 
 fn logarithm(number: Numeric) -> DBig {
@@ -203,8 +203,7 @@ pub(super) fn power(base: Numeric, exponent: Numeric) -> Result<Numeric> {
     let whole = trunc(exponent, 0)?;
     let is_whole = whole.compare(&exponent).is_eq();
     if negative(base) && !is_whole {
-        let message = "a negative number raised to a non-integer power yields a complex result";
-        return Err(SqlError::new("2201F", message));
+        fail!("2201F", "a negative number raised to a non-integer power yields a complex result");
     }
     if let Some(times) = whole.to_int().and_then(|times| i32::try_from(times).ok()).filter(|_| is_whole) {
         return whole_power(base, times, base.scale.into());

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::{Body, Call, Context, DeclaredType, Function, named};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, error},
     system::category,
     types::{Type, Value},
 };
@@ -120,10 +120,7 @@ impl Candidate {
                 DeclaredType::AnyCompatible => (given.without_limits(), false),
                 DeclaredType::AnyCompatibleArray => (inner(), false),
             };
-            let differ = || {
-                let message = "arguments declared of one type are not all alike";
-                SqlError::new(code::DATATYPE_MISMATCH, message)
-            };
+            let differ = || error!(DATATYPE_MISMATCH, "arguments declared of one type are not all alike");
             if !is_exact {
                 compatible = compatible.common(of).ok_or_else(differ)?;
             } else if element == Type::Unknown || of == Type::Unknown || element == of {
@@ -139,8 +136,7 @@ impl Candidate {
     fn bound(&self, types: &[Type], is_spread: bool) -> Result<BoundFunction> {
         let (element, compatible) = self.elements(types)?;
         let undetermined = || {
-            let message = "could not determine polymorphic type because input has type unknown";
-            SqlError::new(code::DATATYPE_MISMATCH, message)
+            error!(DATATYPE_MISMATCH, "could not determine polymorphic type because input has type unknown")
         };
         let array = |of: Type| of.array().ok_or_else(|| SqlError::unsupported(format!("{}[]", of.name())));
         let real = |declared: DeclaredType, given: Type| match declared {
@@ -193,10 +189,7 @@ pub(super) fn resolve_among(
         all.filter_map(|function| Candidate::new(function, types.len(), is_spread)).collect();
     match best(&all, types, types, is_spread) {
         Ok(candidate) => candidate.bound(types, is_spread),
-        Err(true) => {
-            let message = format!("{} is not unique", shown(name, types));
-            Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message))
-        }
+        Err(true) => Err(error!(AMBIGUOUS_FUNCTION, "{} is not unique", shown(name, types))),
         Err(false) => Err(undefined(name, types)),
     }
 }
@@ -215,8 +208,7 @@ pub(crate) fn operator(symbol: &str, types: &[Type]) -> Result<Option<BoundFunct
         Err(true) => {
             let mut names: Vec<&str> = types.iter().map(|of| of.name()).collect();
             names.insert(types.len() - 1, symbol);
-            let message = format!("operator is not unique: {}", names.join(" "));
-            Err(SqlError::new(code::AMBIGUOUS_FUNCTION, message))
+            Err(error!(AMBIGUOUS_FUNCTION, "operator is not unique: {}", names.join(" ")))
         }
         Err(false) => Ok(None),
     }
@@ -249,7 +241,7 @@ fn best<'a>(
 
 /// The error for a call that no function takes.
 pub(crate) fn undefined(name: impl Display, types: &[Type]) -> SqlError {
-    SqlError::new(code::UNDEFINED_FUNCTION, format!("{} does not exist", shown(name, types)))
+    error!(UNDEFINED_FUNCTION, "{} does not exist", shown(name, types))
 }
 
 /// Returns the best candidate; else whether there are several (`func_select_candidate`).

@@ -2,7 +2,7 @@
 
 use super::{Call, Declared, function, ok};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     types::{Interval, Type, Value, time, zone::Zone},
 };
 
@@ -76,8 +76,7 @@ fn after(of_day: i64, span: Interval) -> i64 {
 /// Returns the seconds in the east of UTC that a span means as a zone.
 pub(crate) fn offset_of_span(span: &Interval) -> Result<i64> {
     if span.months != 0 || span.days != 0 {
-        let message = "interval time zone must not include months or days";
-        return Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
+        fail!(INVALID_PARAMETER_VALUE, "interval time zone must not include months or days");
     }
     Ok(span.microseconds / time::SECOND)
 }

@@ -3,7 +3,7 @@
 
 use super::{Call, Declared, MOST_BYTES, function, number_format::ordinal, ok, times::iso_date, too_long};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     types::{
         Interval, Value,
         moment::{DAYS, MONTHS},
@@ -217,10 +217,8 @@ impl Parts {
 
     /// Returns the day, which spans do not have.
     fn date(&self) -> Result<i64> {
-        self.date.ok_or_else(|| {
-            let message = "invalid format specification for an interval value";
-            SqlError::new(code::INVALID_DATETIME, message)
-        })
+        self.date
+            .ok_or_else(|| error!(INVALID_DATETIME, "invalid format specification for an interval value"))
     }
 
     /// Returns a year as it is counted: there is no year 0.
@@ -366,13 +364,11 @@ struct Given {
 }
 
 fn invalid(text: &str, field: &str) -> SqlError {
-    let message = format!("invalid value \"{text}\" for \"{field}\"");
-    SqlError::new(code::INVALID_DATETIME, message)
+    error!(INVALID_DATETIME, "invalid value \"{text}\" for \"{field}\"")
 }
 
 fn out_of_range(text: &str) -> SqlError {
-    let message = format!("date/time field value out of range: \"{text}\"");
-    SqlError::new(code::DATETIME_OUT_OF_RANGE, message)
+    error!(DATETIME_OUT_OF_RANGE, "date/time field value out of range: \"{text}\"")
 }
 
 /// A text that is read by a template.
@@ -517,8 +513,7 @@ impl Given {
             }
             "TZM" => self.zone_minute = reader.number(limit(2), name)?.0,
             other => {
-                let message = format!("formatting field \"{other}\" is only supported in to_char");
-                return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+                fail!(FEATURE_NOT_SUPPORTED, "formatting field \"{other}\" is only supported in to_char");
             }
         }
         Ok(())
@@ -566,8 +561,7 @@ impl Given {
         let mut hour = self.hour.unwrap_or(0);
         if self.is_half || self.is_afternoon.is_some() {
             if self.hour.is_some() && !(1..=12).contains(&hour) {
-                let message = format!("hour \"{hour}\" is invalid for the 12-hour clock");
-                return Err(SqlError::new(code::INVALID_DATETIME, message));
+                fail!(INVALID_DATETIME, "hour \"{hour}\" is invalid for the 12-hour clock");
             }
             match self.is_afternoon {
                 Some(true) if hour < 12 => hour += 12,

@@ -2,7 +2,7 @@
 
 use super::{Call, Declared, function, ok};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
     types::{
         Interval, Type, Value,
         interval::{micros_of_unit, out_of_range, unit_name},
@@ -90,7 +90,7 @@ fn age(one: i64, other: i64) -> Result<Value> {
 }
 
 fn out_of_range_field(what: &str) -> SqlError {
-    SqlError::new(code::DATETIME_OUT_OF_RANGE, format!("{what} field value out of range"))
+    error!(DATETIME_OUT_OF_RANGE, "{what} field value out of range")
 }
 
 /// Returns the day of the first three arguments.
@@ -180,8 +180,7 @@ fn justified(span: Interval) -> Result<Interval> {
 fn unit(name: &str, of: Type) -> Result<&'static str> {
     let lower = name.trim().to_ascii_lowercase();
     unit_name(&lower).ok_or_else(|| {
-        let message = format!("unit \"{lower}\" not recognized for type {}", of.name());
-        SqlError::new(code::INVALID_PARAMETER_VALUE, message)
+        error!(INVALID_PARAMETER_VALUE, "unit \"{lower}\" not recognized for type {}", of.name())
     })
 }
 
@@ -224,7 +223,8 @@ fn date_trunc(call: &Call<'_>) -> Result<Value> {
     }
     let local = truncated(zone.to_local(moment), unit)?;
     // The offset stays within a day.
-    let east = if micros_of_unit(unit).is_some() { zone.offset_at(moment) } else { zone.offset_of_local(local) };
+    let east =
+        if micros_of_unit(unit).is_some() { zone.offset_at(moment) } else { zone.offset_of_local(local) };
     Ok(Value::Time(time::checked_moment(i128::from(local) - i128::from(east * SECOND))?))
 }
 
@@ -254,7 +254,7 @@ fn date_bin(call: &Call<'_>) -> Result<Value> {
 }
 
 fn to_timestamp(call: &Call<'_>) -> Result<Value> {
-    let wrong = |what: &str| SqlError::new(code::DATETIME_OUT_OF_RANGE, format!("timestamp {what}"));
+    let wrong = |what: &str| error!(DATETIME_OUT_OF_RANGE, "timestamp {what}");
     let seconds = call.float(0);
     if seconds.is_nan() {
         return Err(wrong("cannot be NaN"));

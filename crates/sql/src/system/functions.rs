@@ -8,7 +8,7 @@ use super::{
     types,
 };
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, error},
     functions::{Call, Declared, function, names::quoted_name, ok},
     types::{Type, Value},
 };
@@ -134,8 +134,7 @@ fn serial_sequence(call: &Call<'_>) -> Result<Value> {
     let relation = snapshot.relation(number).ok_or_else(undefined)?;
     let RelationOf::Table(table) = &relation.of else { return Ok(Value::Null) };
     let column = table.columns.iter().find(|column| column.name == call.text(1)).ok_or_else(|| {
-        let message = format!("column \"{}\" of relation \"{}\" does not exist", call.text(1), table.name);
-        SqlError::new(code::UNDEFINED_COLUMN, message)
+        error!(UNDEFINED_COLUMN, "column \"{}\" of relation \"{}\" does not exist", call.text(1), table.name)
     })?;
     let sequence = column.own_sequence.as_ref().and_then(|name| snapshot.sequence(name));
     ok(sequence.map(|sequence| {
@@ -150,8 +149,7 @@ fn acl_default(call: &Call<'_>) -> Result<Value> {
     let owner = call.int(1);
     let name = snapshot.roles.iter().find(|(known, ..)| i64::from(*known) == owner);
     let name = name.map_or_else(|| owner.to_string(), |(_, name, _)| name.clone());
-    let all = acl::default(&name, call.text(0)).ok_or_else(|| {
-        SqlError::new(code::SYSTEM_ERROR, format!("unrecognized objtype abbreviation: {}", call.text(0)))
-    })?;
+    let all = acl::default(&name, call.text(0))
+        .ok_or_else(|| error!(SYSTEM_ERROR, "unrecognized objtype abbreviation: {}", call.text(0)))?;
     ok(all.into_iter().map(Value::from).collect::<Vec<_>>())
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::{describe, procedures, snapshot::RelationOf, types};
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     functions::{Context, names::quoted_name},
     sequences::Sequence,
     types::{Type, Value},
@@ -18,7 +18,7 @@ pub(crate) fn cast(value: Value, from: Type, to: Type, context: &Context) -> Res
         (Value::Int(_), to) if !to.is_text() => value.cast(from, to, true),
         (Value::Int(oid), _) => Ok(Value::Text(name_of(*oid, from, context)?)),
         (Value::Text(name), _) => Ok(Value::Int(identifier_of(name, to, context)?)),
-        _ => Err(SqlError::new(code::CANNOT_COERCE, format!("cannot cast to type {}", to.name()))),
+        _ => Err(error!(CANNOT_COERCE, "cannot cast to type {}", to.name())),
     }
 }
 
@@ -72,13 +72,9 @@ pub(crate) fn sequence(context: &Context, number: i64) -> Result<Rc<Sequence>> {
         }
         Some(_) => {
             let name = relation.map_or("", |relation| &relation.name);
-            let message = format!("\"{name}\" is not a sequence");
-            Err(SqlError::new(code::WRONG_OBJECT_TYPE, message))
+            Err(error!(WRONG_OBJECT_TYPE, "\"{name}\" is not a sequence"))
         }
-        None => {
-            let message = format!("could not open relation with OID {number}");
-            Err(SqlError::new(code::UNDEFINED_TABLE, message))
-        }
+        None => Err(error!(UNDEFINED_TABLE, "could not open relation with OID {number}")),
     }
 }
 
@@ -108,8 +104,7 @@ pub(crate) fn find(context: &Context, name: &str, of: Type) -> Result<Option<u32
             [] => None,
             [one] => Some(one),
             _ => {
-                let message = format!("more than one function named \"{own}\"");
-                return Err(SqlError::new("42725", message));
+                fail!("42725", "more than one function named \"{own}\"");
             }
         },
         (Type::Regnamespace, None) => snapshot.schema_oid(own),

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{Type, Value, text};
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, SqlError, code, error, fail};
 
 /// The characters that count as white space between elements.
 const SPACES: [char; 6] = [' ', '\t', '\n', '\r', '\x0b', '\x0c'];
@@ -30,8 +30,10 @@ impl Array {
     /// Returns the array of arrays, which must have equal dimensions.
     pub(crate) fn nested(parts: Vec<Value>) -> Result<Self> {
         let mismatch = || {
-            let message = "multidimensional arrays must have array expressions with matching dimensions";
-            SqlError::new(code::ARRAY_SUBSCRIPT, message)
+            error!(
+                ARRAY_SUBSCRIPT,
+                "multidimensional arrays must have array expressions with matching dimensions"
+            )
         };
         let count = parts.len();
         let mut inner: Option<Vec<(usize, i32)>> = None;
@@ -162,8 +164,7 @@ impl Array {
 }
 
 fn too_many_dimensions() -> SqlError {
-    let message = format!("number of array dimensions exceeds the maximum allowed ({MOST_DIMENSIONS})");
-    SqlError::new(code::PROGRAM_LIMIT, message)
+    error!(PROGRAM_LIMIT, "number of array dimensions exceeds the maximum allowed ({MOST_DIMENSIONS})")
 }
 
 /// Reads an array from its text.
@@ -209,7 +210,7 @@ pub(crate) fn parse(text: &str, of: Type) -> Result<Array> {
 }
 
 fn malformed(text: &str) -> SqlError {
-    SqlError::new(code::INVALID_TEXT, format!("malformed array literal: \"{text}\""))
+    error!(INVALID_TEXT, "malformed array literal: \"{text}\"")
 }
 
 /// The state of reading the text of an array.
@@ -247,8 +248,7 @@ impl ArrayReader<'_> {
             };
             let count = i64::from(last) - i64::from(first) + 1;
             if count < 0 {
-                let message = "upper bound cannot be less than lower bound";
-                return Err(SqlError::new(code::ARRAY_SUBSCRIPT, message));
+                fail!(ARRAY_SUBSCRIPT, "upper bound cannot be less than lower bound");
             }
             if last == i32::MAX {
                 return Err(SqlError::new(code::PROGRAM_LIMIT, "array upper bound is too large"));
@@ -374,9 +374,7 @@ pub(super) fn put_binary(into: &mut Vec<u8>, array: &Array, of: Type) {
 /// Reads the binary form.
 pub(super) fn parse_binary(bytes: &[u8], of: Type) -> Result<Array> {
     let element = of.element().unwrap_or(Type::Text);
-    let malformed = || {
-        SqlError::new(code::INVALID_BINARY, format!("incorrect binary data format for type {}", of.name()))
-    };
+    let malformed = || error!(INVALID_BINARY, "incorrect binary data format for type {}", of.name());
     let mut rest = bytes;
     let mut number = || {
         let (four, more) = rest.split_first_chunk::<4>()?;

@@ -5,16 +5,14 @@ use super::{
     moment::micros_of,
     time::{DAY, SECOND},
 };
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, SqlError, code, error};
 
 fn invalid(text: &str) -> SqlError {
-    let message = format!("invalid input syntax for type interval: \"{text}\"");
-    SqlError::new(code::INVALID_DATETIME, message)
+    error!(INVALID_DATETIME, "invalid input syntax for type interval: \"{text}\"")
 }
 
 fn too_large(text: &str) -> SqlError {
-    let message = format!("interval field value out of range: \"{text}\"");
-    SqlError::new("22015", message)
+    error!("22015", "interval field value out of range: \"{text}\"")
 }
 
 pub(crate) fn out_of_range() -> SqlError {

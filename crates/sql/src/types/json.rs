@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, SqlError, code, error};
 
 /// The deepest nesting.
 const MOST_DEPTH: usize = 1000;
@@ -525,8 +525,7 @@ impl Json {
                 Ok(self)
             }
             Self::Object(_) => {
-                let message = "cannot delete from object using integer index";
-                Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message))
+                Err(error!(INVALID_PARAMETER_VALUE, "cannot delete from object using integer index"))
             }
             _ => Err(SqlError::new(code::INVALID_PARAMETER_VALUE, "cannot delete from scalar")),
         }
@@ -545,8 +544,7 @@ impl Json {
             }
             Self::Array(values) => {
                 let place: i64 = step.trim().parse().map_err(|_| {
-                    let message = format!("path element at position 1 is not an integer: \"{step}\"");
-                    SqlError::new(code::INVALID_TEXT, message)
+                    error!(INVALID_TEXT, "path element at position 1 is not an integer: \"{step}\"")
                 })?;
                 let Some(at) = place_of(place, values.len()) else { return Ok(()) };
                 match rest.is_empty() {

@@ -5,7 +5,7 @@ use super::{
     time::{self, DAY, SECOND},
     zone::{DateOrder, Zone},
 };
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, SqlError, error};
 
 /// The parts of a text, as far as it tells them.
 #[derive(Default)]
@@ -58,12 +58,10 @@ pub(super) fn parse(text: &str, to: Type) -> Result<Value> {
         if matches!(to, Type::TimeOfDay | Type::TimeTz) { time_of_day(text, to) } else { moment(text, to) };
     read.map_err(|fault| match fault {
         Fault::Syntax => {
-            let message = format!("invalid input syntax for type {}: \"{text}\"", to.name());
-            SqlError::new(code::INVALID_DATETIME, message)
+            error!(INVALID_DATETIME, "invalid input syntax for type {}: \"{text}\"", to.name())
         }
         Fault::Range => {
-            let message = format!("date/time field value out of range: \"{text}\"");
-            SqlError::new(code::DATETIME_OUT_OF_RANGE, message)
+            error!(DATETIME_OUT_OF_RANGE, "date/time field value out of range: \"{text}\"")
         }
         Fault::Zone(error) => error,
     })

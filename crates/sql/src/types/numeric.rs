@@ -4,7 +4,7 @@ use std::{cmp::Ordering, fmt};
 
 use dashu_int::IBig;
 
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, SqlError, code, error};
 
 /// The most digits behind the point of a quotient that is not exact.
 const DIVISION_SCALE: u16 = 16;
@@ -89,10 +89,7 @@ impl Numeric {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let invalid = || {
-            let message = format!("invalid input syntax for type numeric: \"{text}\"");
-            SqlError::new(code::INVALID_TEXT, message)
-        };
+        let invalid = || error!(INVALID_TEXT, "invalid input syntax for type numeric: \"{text}\"");
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().map_err(|_| invalid())?),
             None => (text, 0),

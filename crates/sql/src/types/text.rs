@@ -3,10 +3,10 @@
 use super::{
     Interval, Type, Value, interval, json, moment, network::Network, numeric::Numeric, out_of_range, time,
 };
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, SqlError, error, fail};
 
 pub(super) fn invalid(of: Type, text: &str) -> SqlError {
-    SqlError::new(code::INVALID_TEXT, format!("invalid input syntax for type {}: \"{text}\"", of.name()))
+    error!(INVALID_TEXT, "invalid input syntax for type {}: \"{text}\"", of.name())
 }
 
 /// Reads a value from its text.
@@ -17,8 +17,7 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
         Type::Int2 | Type::Int4 | Type::Int8 => match trimmed.parse::<i128>() {
             Ok(number) => {
                 let message = || {
-                    let message = format!("value \"{text}\" is out of range for type {}", to.name());
-                    SqlError::new(code::NUMERIC_OUT_OF_RANGE, message)
+                    error!(NUMERIC_OUT_OF_RANGE, "value \"{text}\" is out of range for type {}", to.name())
                 };
                 let number = i64::try_from(number).map_err(|_| message())?;
                 return Value::Int(number).fit(to, false).map_err(|_| message());
@@ -31,8 +30,7 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
             let mantissa = trimmed.split(['e', 'E']).next().unwrap_or_default();
             let is_lost = number == 0.0 && mantissa.contains(|digit| matches!(digit, '1'..='9'));
             if is_lost || number.is_infinite() && is_digits() {
-                let message = format!("\"{trimmed}\" is out of range for type {}", to.name());
-                return Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, message));
+                fail!(NUMERIC_OUT_OF_RANGE, "\"{trimmed}\" is out of range for type {}", to.name());
             }
             Value::Float(number)
         }
@@ -251,10 +249,7 @@ fn put_numeric(into: &mut Vec<u8>, number: Numeric) {
 
 /// Reads a value from its binary form.
 pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
-    let malformed = || {
-        let message = format!("incorrect binary data format for type {}", to.name());
-        SqlError::new(code::INVALID_BINARY, message)
-    };
+    let malformed = || error!(INVALID_BINARY, "incorrect binary data format for type {}", to.name());
     let wrong = |_| malformed();
     let value = match to {
         Type::Bool => Value::Bool(<[u8; 1]>::try_from(bytes).map_err(wrong)?[0] != 0),

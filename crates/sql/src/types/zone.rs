@@ -17,7 +17,7 @@ use jiff::{
 };
 
 use super::time::{self, SECOND};
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, error};
 
 /// The database in the program. The files of the machine mean nothing: all nodes know the same
 /// zones.
@@ -158,10 +158,7 @@ impl Zone {
             Some((east, _)) => Self::fixed(*east),
             None => Self::named(name).map(|(zone, _)| zone),
         };
-        found.ok_or_else(|| {
-            let message = format!("time zone \"{name}\" not recognized");
-            SqlError::new(code::INVALID_PARAMETER_VALUE, message)
-        })
+        found.ok_or_else(|| error!(INVALID_PARAMETER_VALUE, "time zone \"{name}\" not recognized"))
     }
 
     /// Returns the names of all zones.

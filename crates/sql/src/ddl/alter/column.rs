@@ -15,7 +15,7 @@ use crate::{
         default_of,
         target::{Target, bind_text, referenced_tree},
     },
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     expr::Expr,
     parse::{self, folded},
     types::{Type, Value},
@@ -231,8 +231,7 @@ impl Definer<'_, '_> {
         let mut new = table.clone();
         let name = &table.columns[at].name;
         let wrong = |what: &str| {
-            let message = format!("column \"{name}\" of relation \"{}\" is {what}", table.name);
-            Err(SqlError::new(code::SYNTAX_ERROR, message))
+            Err(error!(SYNTAX_ERROR, "column \"{name}\" of relation \"{}\" is {what}", table.name))
         };
         let (is_identity, is_generated) =
             (table.columns[at].identity.is_some(), table.columns[at].generated.is_some());
@@ -273,8 +272,7 @@ impl Definer<'_, '_> {
             }
             O::DropNotNull => {
                 if table.primary_columns().is_some_and(|columns| columns.contains(&at)) {
-                    let message = format!("column \"{name}\" is in a primary key");
-                    return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+                    fail!(INVALID_TABLE_DEFINITION, "column \"{name}\" is in a primary key");
                 }
                 if is_identity {
                     return wrong("an identity column");
@@ -286,25 +284,25 @@ impl Definer<'_, '_> {
             }
             O::AddGenerated { generated_as, sequence_options } => {
                 if !table.columns[at].not_null {
-                    let message = format!(
+                    fail!(
+                        NOT_IN_STATE,
                         "column \"{name}\" of relation \"{}\" must be declared NOT NULL before identity can be added",
                         table.name
                     );
-                    return Err(SqlError::new(code::NOT_IN_STATE, message));
                 }
                 if is_identity {
-                    let message = format!(
+                    fail!(
+                        NOT_IN_STATE,
                         "column \"{name}\" of relation \"{}\" is already an identity column",
                         table.name
                     );
-                    return Err(SqlError::new(code::NOT_IN_STATE, message));
                 }
                 if table.columns[at].default.is_some() {
-                    let message = format!(
+                    fail!(
+                        NOT_IN_STATE,
                         "column \"{name}\" of relation \"{}\" already has a default value",
                         table.name
                     );
-                    return Err(SqlError::new(code::NOT_IN_STATE, message));
                 }
                 let options = sequence_options.as_deref().unwrap_or_default();
                 let (relation, catalog) = (table.relation(), &mut *self.catalog);

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     bind::select::refuse,
     catalog::{Entry, Relation, RelationName, Table, shown, undefined, undefined_schema},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, error},
     expr::Expr,
     parse::{folded, relation, simple},
 };
@@ -278,6 +278,5 @@ impl Definer<'_, '_> {
 }
 
 fn no_constraint(table: &Table, name: &str) -> SqlError {
-    let message = format!("constraint \"{name}\" of relation \"{}\" does not exist", table.name);
-    SqlError::new(code::UNDEFINED_OBJECT, message)
+    error!(UNDEFINED_OBJECT, "constraint \"{name}\" of relation \"{}\" does not exist", table.name)
 }

@@ -16,7 +16,7 @@ use crate::{
     bind::select::refuse,
     catalog::{IndexPart, RelationName, Table, duplicate},
     dml::target::Target,
-    error::{Result, SqlError, code},
+    error::{Result, error, fail},
 };
 
 /// Returns the tokens of a text; each is shown as it was written.
@@ -105,12 +105,10 @@ impl Definer<'_, '_> {
     }
 
     pub(super) async fn rename_column(&mut self, table: &Table, old: &str, name: String) -> Result<()> {
-        let at = table
-            .column(old)
-            .map_err(|_| SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{old}\" does not exist")))?;
+        let at =
+            table.column(old).map_err(|_| error!(UNDEFINED_COLUMN, "column \"{old}\" does not exist"))?;
         if table.column(&name).is_ok() {
-            let message = format!("column \"{name}\" of relation \"{}\" already exists", table.name);
-            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+            fail!(DUPLICATE_COLUMN, "column \"{name}\" of relation \"{}\" already exists", table.name);
         }
         let mut views = self.views_of(&table.relation()).await?;
         views.retain(|view| names(&view.text, old) || shows_all(&view.text));
@@ -124,12 +122,10 @@ impl Definer<'_, '_> {
 
     pub(super) async fn rename_constraint(&mut self, table: &Table, old: &str, name: String) -> Result<()> {
         if !has_constraint(table, old) {
-            let message = format!("constraint \"{old}\" for table \"{}\" does not exist", table.name);
-            return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
+            fail!(UNDEFINED_OBJECT, "constraint \"{old}\" for table \"{}\" does not exist", table.name);
         }
         if has_constraint(table, &name) {
-            let message = format!("constraint \"{name}\" for relation \"{}\" already exists", table.name);
-            return Err(SqlError::new(code::DUPLICATE_OBJECT, message));
+            fail!(DUPLICATE_OBJECT, "constraint \"{name}\" for relation \"{}\" already exists", table.name);
         }
         let mut new = table.clone();
         let checks = new.checks.iter_mut().map(|check| &mut check.name);
