@@ -6,7 +6,7 @@ use sqlparser::ast;
 
 use super::{
     Scope, ScopeColumn, Typed,
-    calls::plain_argument,
+    calls::{is_plain, plain_argument},
     coerce,
     from::Source,
     select::{OrderKey, direction_of},
@@ -232,11 +232,8 @@ impl Scope<'_> {
         inner: Scope<'_>,
     ) -> Result<(Aggregate, Type)> {
         let unsupported = || SqlError::unsupported(format!("the call {function}"));
-        let is_plain = function.within_group.is_empty()
-            && function.null_treatment.is_none()
-            && function.parameters == ast::FunctionArguments::None;
         let ast::FunctionArguments::List(list) = &function.args else { return Err(unsupported()) };
-        if !is_plain {
+        if !is_plain(function) {
             return Err(unsupported());
         }
         let mut order = Vec::new();

@@ -72,10 +72,6 @@ impl Scope<'_> {
         if let Some(found) = self.aggregate_call(&name, function)? {
             return Ok(found);
         }
-        let is_plain = function.filter.is_none()
-            && function.within_group.is_empty()
-            && function.null_treatment.is_none()
-            && function.parameters == ast::FunctionArguments::None;
         let empty =
             ast::FunctionArgumentList { duplicate_treatment: None, args: Vec::new(), clauses: Vec::new() };
         let list = match &function.args {
@@ -84,10 +80,11 @@ impl Scope<'_> {
             ast::FunctionArguments::Subquery(query) if name == "array" => return self.array_of(query),
             ast::FunctionArguments::Subquery(_) => return Err(unsupported()),
         };
-        if !is_plain || !list.clauses.is_empty() {
-            return Err(unsupported());
-        }
-        if list.duplicate_treatment.is_some() {
+        if !is_plain(function)
+            || function.filter.is_some()
+            || !list.clauses.is_empty()
+            || list.duplicate_treatment.is_some()
+        {
             return Err(unsupported());
         }
         if matches!(name.as_str(), "nextval" | "currval" | "setval") {
@@ -249,6 +246,13 @@ pub(super) fn special_name(expr: &ast::Expr) -> Option<&'static str> {
         E::Extract { .. } => "extract",
         _ => return None,
     })
+}
+
+/// Returns true for a call without clauses behind its arguments, FILTER and OVER aside.
+pub(super) fn is_plain(function: &ast::Function) -> bool {
+    function.within_group.is_empty()
+        && function.null_treatment.is_none()
+        && function.parameters == ast::FunctionArguments::None
 }
 
 /// Returns the expression of an argument without a name.

@@ -115,17 +115,8 @@ fn of_window(call: &mut WindowCall, act: &mut dyn FnMut(&mut Expr)) {
     if let Some(Range { key, start, end, .. }) = &mut call.frame.range {
         [key].into_iter().chain(start).chain(end).for_each(&mut *act);
     }
-    match &mut call.function {
-        WindowFunction::Aggregate(aggregate) => of_aggregate(aggregate, act),
-        WindowFunction::Offset { value, count, default, .. } => {
-            [value, count, default].into_iter().for_each(act);
-        }
-        WindowFunction::Ntile(one) | WindowFunction::First(one) | WindowFunction::Last(one) => act(one),
-        WindowFunction::Nth(one, other) => [one, other].into_iter().for_each(act),
-        WindowFunction::RowNumber
-        | WindowFunction::Rank
-        | WindowFunction::DenseRank
-        | WindowFunction::PercentRank
-        | WindowFunction::CumeDist => {}
+    call.arguments.iter_mut().for_each(&mut *act);
+    if let WindowFunction::Aggregate(aggregate) = &mut call.function {
+        of_aggregate(aggregate, act);
     }
 }

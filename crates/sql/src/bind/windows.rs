@@ -23,6 +23,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct WindowCall {
     pub(crate) function: WindowFunction,
+    /// The arguments of a function that is no aggregate.
+    pub(crate) arguments: Vec<Expr>,
     pub(crate) partition: Vec<Expr>,
     pub(crate) order: Vec<OrderKey>,
     pub(crate) frame: Frame,
@@ -36,17 +38,14 @@ pub(crate) enum WindowFunction {
     DenseRank,
     PercentRank,
     CumeDist,
-    Ntile(Expr),
-    /// The value of the row so many behind it, or the other value.
+    Ntile,
+    /// The value of the row so many behind it or before it, or the other value.
     Offset {
-        value: Expr,
-        count: Expr,
-        default: Expr,
         is_before: bool,
     },
-    First(Expr),
-    Last(Expr),
-    Nth(Expr, Expr),
+    First,
+    Last,
+    Nth,
 }
 
 /// The rows around a row that a function sees.
@@ -173,8 +172,8 @@ impl Scope<'_> {
             },
             Some(frame) => inner.frame(frame, &spec.order_by, &order)?,
         };
-        let (bound, of) = inner.window_function(name, function)?;
-        let call = WindowCall { function: bound, partition, order, frame };
+        let (bound, arguments, of) = inner.window_function(name, function)?;
+        let call = WindowCall { function: bound, arguments, partition, order, frame };
         let mut windows = calls.windows.borrow_mut();
         windows.push((function.clone(), call, of));
         Ok((Expr::Column(Calls::WINDOWS + windows.len() - 1), of))
@@ -236,13 +235,17 @@ impl Scope<'_> {
         Ok(Frame { units: frame.units, start, end, range })
     }
 
-    fn window_function(&self, name: &str, function: &ast::Function) -> Result<(WindowFunction, Type)> {
+    fn window_function(
+        &self,
+        name: &str,
+        function: &ast::Function,
+    ) -> Result<(WindowFunction, Vec<Expr>, Type)> {
         use WindowFunction as W;
         let unsupported = || SqlError::unsupported(format!("the call {function}"));
         if is_aggregate(name) {
             // Its arguments may be aggregates of the groups of the query.
             let (aggregate, of) = self.aggregate_over(name, function)?;
-            return Ok((W::Aggregate(Box::new(aggregate)), of));
+            return Ok((W::Aggregate(Box::new(aggregate)), Vec::new(), of));
         }
         let list = match &function.args {
             ast::FunctionArguments::List(list) if function.filter.is_none() => list,
@@ -251,38 +254,34 @@ impl Scope<'_> {
         let bind = |argument| self.bind(plain_argument(argument).ok_or_else(unsupported)?);
         let mut arguments = list.args.iter().map(bind).collect::<Result<Vec<Typed>>>()?;
         let count = |typed: Typed| coerce(typed, Type::Int8, self.parameters, false);
-        let is_before = name == "lag";
-        Ok(match (name, arguments.len()) {
-            ("row_number", 0) => (W::RowNumber, Type::Int8),
-            ("rank", 0) => (W::Rank, Type::Int8),
-            ("dense_rank", 0) => (W::DenseRank, Type::Int8),
-            ("percent_rank", 0) => (W::PercentRank, Type::Float8),
-            ("cume_dist", 0) => (W::CumeDist, Type::Float8),
-            ("ntile", 1) => (W::Ntile(count(arguments.remove(0))?), Type::Int4),
+        let plain = |made, of| Ok((made, Vec::new(), of));
+        match (name, arguments.len()) {
+            ("row_number", 0) => plain(W::RowNumber, Type::Int8),
+            ("rank", 0) => plain(W::Rank, Type::Int8),
+            ("dense_rank", 0) => plain(W::DenseRank, Type::Int8),
+            ("percent_rank", 0) => plain(W::PercentRank, Type::Float8),
+            ("cume_dist", 0) => plain(W::CumeDist, Type::Float8),
+            ("ntile", 1) => Ok((W::Ntile, vec![count(arguments.remove(0))?], Type::Int4)),
             ("lag" | "lead", 1..=3) => {
-                let mut rest = arguments.split_off(1).into_iter();
+                let null = (Expr::Value(Value::Null), Type::Unknown);
+                let default = if arguments.len() == 3 { arguments.remove(2) } else { null };
                 let one = (Expr::Value(Value::Int(1)), Type::Int8);
-                let count = count(rest.next().unwrap_or(one))?;
-                let mut both = vec![arguments.remove(0)];
-                both.push(rest.next().unwrap_or((Expr::Value(Value::Null), Type::Unknown)));
-                let (mut both, of) = self.unified(both, name)?;
-                let default = both.pop().unwrap_or(Expr::Value(Value::Null));
-                let value = both.pop().unwrap_or(Expr::Value(Value::Null));
-                (W::Offset { value, count, default, is_before }, of)
+                let count = count(if arguments.len() == 2 { arguments.remove(1) } else { one })?;
+                let (mut all, of) = self.unified(vec![arguments.remove(0), default], name)?;
+                all.push(count);
+                Ok((W::Offset { is_before: name == "lag" }, all, of))
             }
             ("first_value" | "last_value", 1) => {
                 let (value, of) = arguments.remove(0);
-                (if name == "first_value" { W::First(value) } else { W::Last(value) }, of)
+                Ok((if name == "first_value" { W::First } else { W::Last }, vec![value], of))
             }
             ("nth_value", 2) => {
                 let number = count(arguments.remove(1))?;
                 let (value, of) = arguments.remove(0);
-                (W::Nth(value, number), of)
+                Ok((W::Nth, vec![value, number], of))
             }
-            _ => {
-                fail!(UNDEFINED_FUNCTION, "window function {name} does not exist");
-            }
-        })
+            _ => fail!(UNDEFINED_FUNCTION, "window function {name} does not exist"),
+        }
     }
 
     fn aggregate_over(&self, name: &str, function: &ast::Function) -> Result<(Aggregate, Type)> {

@@ -107,9 +107,9 @@ async fn partition_values(
         }
         WindowFunction::PercentRank => all.map(|at| share(groups[at].0, count - 1)).collect(),
         WindowFunction::CumeDist => all.map(|at| share(groups[at].1, count)).collect(),
-        WindowFunction::Ntile(parts) => {
+        WindowFunction::Ntile => {
             let first = rows.first().copied().unwrap_or_default();
-            let parts = match run.complete(&mut |run| parts.evaluate(run.inputs(first))).await? {
+            let parts = match run.complete(&mut |run| call.arguments[0].evaluate(run.inputs(first))).await? {
                 Value::Int(parts @ 1..) => parts as usize,
                 Value::Null => return Ok(vec![Value::Null; count]),
                 _ => {
@@ -123,7 +123,8 @@ async fn partition_values(
             };
             all.map(|at| Value::Int(tile(at) as i64 + 1)).collect()
         }
-        WindowFunction::Offset { value, count: by, default, is_before } => {
+        WindowFunction::Offset { is_before } => {
+            let [value, default, by] = &call.arguments[..] else { return Ok(Vec::new()) };
             let mut values = Vec::with_capacity(count);
             for (at, row) in rows.iter().enumerate() {
                 let mut find = |run: &mut Run<'_>| {
@@ -171,11 +172,11 @@ async fn partition_values(
                     false => Ok(Value::Null),
                 };
                 let mut find = |run: &mut Run<'_>| match function {
-                    WindowFunction::First(expr) => value_at(run, expr, from),
-                    WindowFunction::Last(expr) => value_at(run, expr, to.wrapping_sub(1)),
-                    WindowFunction::Nth(expr, number) => match number.evaluate(run.inputs(row))? {
+                    WindowFunction::First => value_at(run, &call.arguments[0], from),
+                    WindowFunction::Last => value_at(run, &call.arguments[0], to.wrapping_sub(1)),
+                    WindowFunction::Nth => match call.arguments[1].evaluate(run.inputs(row))? {
                         Value::Int(number @ 1..) => {
-                            value_at(run, expr, from.saturating_add(number as usize - 1))
+                            value_at(run, &call.arguments[0], from.saturating_add(number as usize - 1))
                         }
                         Value::Null => Ok(Value::Null),
                         _ => Err(error!("22016", "argument of nth_value must be greater than zero")),

@@ -6,7 +6,7 @@ use crate::{
     types::{
         Type, Value,
         array::Array,
-        json::{self, Json, parts, put_quoted},
+        json::{self, Json, parts, put_list, put_quoted},
     },
 };
 
@@ -90,18 +90,11 @@ fn put_array(
     values: &mut std::slice::Iter<'_, Value>,
     element: Type,
 ) {
-    into.push('[');
     let count = array.dimensions.get(level).map_or(0, |(count, _)| *count);
-    for at in 0..count {
-        if at > 0 {
-            into.push(',');
-        }
-        match level + 1 < array.dimensions.len() {
-            true => put_array(into, array, level + 1, values, element),
-            false => put_json(into, values.next().unwrap_or(&Value::Null), element),
-        }
-    }
-    into.push(']');
+    put_list(into, ["[", ",", "]"], 0..count, |into, _| match level + 1 < array.dimensions.len() {
+        true => put_array(into, array, level + 1, values, element),
+        false => put_json(into, values.next().unwrap_or(&Value::Null), element),
+    });
 }
 
 fn to_json(call: &Call<'_>) -> Result<Value> {
@@ -111,12 +104,9 @@ fn to_json(call: &Call<'_>) -> Result<Value> {
 }
 
 fn build_array(call: &Call<'_>) -> Result<Value> {
-    let mut text = String::from("[");
-    for (at, (value, of)) in call.rest(0).enumerate() {
-        text.push_str(if at > 0 { ", " } else { "" });
-        put_json(&mut text, value, of);
-    }
-    made(call, text + "]")
+    let mut text = String::new();
+    put_list(&mut text, ["[", ", ", "]"], call.rest(0), |into, (value, of)| put_json(into, value, of));
+    made(call, text)
 }
 
 fn build_object(call: &Call<'_>) -> Result<Value> {
@@ -168,17 +158,16 @@ fn object(call: &Call<'_>) -> Result<Value> {
         }
         keys.values.chunks(2).filter_map(|pair| Some((pair.first()?, pair.get(1)?))).collect()
     };
-    let mut text = String::from("{");
-    for (at, (key, value)) in pairs.into_iter().enumerate() {
-        let Value::Text(key) = key else {
-            return Err(SqlError::new("22004", "null value not allowed for object key"));
-        };
-        text.push_str(if at > 0 { ", " } else { "" });
-        put_quoted(&mut text, key);
-        text.push_str(" : ");
-        put_json(&mut text, value, Type::Text);
+    if pairs.iter().any(|(key, _)| key.is_null()) {
+        return Err(SqlError::new("22004", "null value not allowed for object key"));
     }
-    made(call, text + "}")
+    let mut text = String::new();
+    put_list(&mut text, ["{", ", ", "}"], pairs, |into, (key, value)| {
+        put_json(into, key, Type::Text);
+        into.push_str(" : ");
+        put_json(into, value, Type::Text);
+    });
+    made(call, text)
 }
 
 fn array_length(call: &Call<'_>) -> Result<Value> {
@@ -204,22 +193,16 @@ fn type_name(call: &Call<'_>) -> Result<Value> {
 
 /// Appends a text without white space and without the pairs of an object whose value is null.
 fn put_stripped(into: &mut String, text: &str) {
-    let (open, close) = match text.bytes().next() {
-        Some(b'{') => ('{', '}'),
-        Some(b'[') => ('[', ']'),
+    let marks = match text.bytes().next() {
+        Some(b'{') => ["{", ",", "}"],
+        Some(b'[') => ["[", ",", "]"],
         _ => return into.push_str(text),
     };
-    into.push(open);
     let kept = parts(text).into_iter().filter(|(key, value)| key.is_none() || *value != "null");
-    for (at, (key, value)) in kept.enumerate() {
-        into.push_str(if at > 0 { "," } else { "" });
-        if let Some(key) = key {
-            into.push_str(key);
-            into.push(':');
-        }
+    put_list(into, marks, kept, |into, (key, value)| {
+        key.into_iter().for_each(|key| into.push_str(&format!("{key}:")));
         put_stripped(into, value);
-    }
-    into.push(close);
+    });
 }
 
 fn strip_nulls(call: &Call<'_>) -> Result<Value> {

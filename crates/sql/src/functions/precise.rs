@@ -38,30 +38,27 @@ fn is_zero(number: Numeric) -> bool {
     number.compare(&ZERO).is_eq()
 }
 
-/// Cuts the digits behind a place, which is before the point if it is negative.
+/// Cuts off what is behind a number of decimal places, of which a negative one is before the point.
 pub(super) fn trunc(number: Numeric, scale: i64) -> Result<Numeric> {
-    let scale = scale.clamp(-2000, 2000);
-    let gone = i64::from(number.scale) - scale;
-    let Ok(factor) = power_of_ten(gone.max(0)) else { return Ok(ZERO) };
-    match gone {
-        ..0 => number.rounded(u16::try_from(scale).map_err(|_| overflow())?),
-        _ if scale >= 0 => scaled(number.digits / factor, scale),
-        _ => Ok(Numeric { digits: number.digits / factor * power_of_ten(-scale)?, scale: 0 }),
-    }
+    scaled_to(number, scale, false)
 }
 
-/// Rounds to a place, which is before the point if it is negative.
+/// Rounds to a number of decimal places, of which a negative one is before the point.
 pub(super) fn round(number: Numeric, scale: i64) -> Result<Numeric> {
+    scaled_to(number, scale, true)
+}
+
+fn scaled_to(number: Numeric, scale: i64, rounds: bool) -> Result<Numeric> {
     let scale = scale.clamp(-2000, 2000);
-    if scale >= 0 {
+    let gone = i64::from(number.scale) - scale;
+    if gone <= 0 {
         return number.rounded(u16::try_from(scale).map_err(|_| overflow())?);
     }
-    let gone = i64::from(number.scale) - scale;
     let Ok(factor) = power_of_ten(gone) else { return Ok(ZERO) };
     let (quotient, rest) = (number.digits / factor, number.digits % factor);
-    let up = if rest.abs() >= factor - rest.abs() { rest.signum() } else { 0 };
-    let unit = power_of_ten(-scale)?;
-    Ok(Numeric { digits: (quotient + up).checked_mul(unit).ok_or_else(overflow)?, scale: 0 })
+    let up = if rounds && rest.abs() >= factor - rest.abs() { rest.signum() } else { 0 };
+    let unit = power_of_ten((-scale).max(0))?;
+    scaled((quotient + up).checked_mul(unit).ok_or_else(overflow)?, scale.max(0))
 }
 
 /// Returns the next whole number in a direction, 1 or -1.

@@ -161,34 +161,20 @@ impl<'a> Reader<'a> {
     }
 
     fn string(&mut self) -> Result<String> {
-        let mut chars = self.rest().char_indices();
-        if chars.next() != Some((0, '"')) {
-            return Err(invalid());
-        }
-        let mut value = String::new();
-        loop {
-            let (at, char) = chars.next().ok_or_else(invalid)?;
-            match char {
-                '"' => {
-                    self.at += at + 1;
-                    return Ok(value);
-                }
-                '\\' => match chars.next().ok_or_else(invalid)?.1 {
-                    char @ ('"' | '\\' | '/') => value.push(char),
-                    'b' => value.push('\u{8}'),
-                    'f' => value.push('\u{c}'),
-                    'n' => value.push('\n'),
-                    'r' => value.push('\r'),
-                    't' => value.push('\t'),
-                    'u' => {
-                        let char = escaped(&mut chars, self.is_exact)?;
-                        value.push(char);
-                    }
-                    _ => return Err(invalid()),
-                },
-                ..' ' => return Err(invalid()),
-                char => value.push(char),
+        let rest = self.rest();
+        let mut is_escaped = false;
+        let is_end = |(at, byte): &(usize, u8)| {
+            let is_end = *at > 0 && *byte == b'"' && !is_escaped;
+            is_escaped = *byte == b'\\' && !is_escaped;
+            is_end
+        };
+        let end = rest.bytes().enumerate().find(is_end).ok_or_else(invalid)?.0 + 1;
+        self.at += end;
+        match serde_json::from_str::<String>(&rest[..end]) {
+            Ok(text) if self.is_exact && text.contains('\0') => {
+                Err(SqlError::new("22P05", "unsupported Unicode escape sequence"))
             }
+            read => read.map_err(|_| invalid()),
         }
     }
 
@@ -229,34 +215,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads the four digits of an escaped character, and the second half of a pair.
-fn escaped(chars: &mut std::str::CharIndices<'_>, is_exact: bool) -> Result<char> {
-    let mut half = || {
-        let rest = chars.as_str();
-        let digits = rest.get(..4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
-        chars.nth(3);
-        u32::from_str_radix(digits, 16).ok()
-    };
-    let first = half().ok_or_else(invalid)?;
-    let code = match first {
-        0 if is_exact => return Err(SqlError::new("22P05", "unsupported Unicode escape sequence")),
-        0xd800..0xdc00 => {
-            if chars.next().map(|(_, char)| char) != Some('\\')
-                || chars.next().map(|(_, char)| char) != Some('u')
-            {
-                return Err(invalid());
-            }
-            let rest = chars.as_str();
-            let second = rest.get(..4).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-            let second = second.filter(|second| (0xdc00..0xe000).contains(second)).ok_or_else(invalid)?;
-            chars.nth(3);
-            0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00)
-        }
-        code => code,
-    };
-    char::from_u32(code).ok_or_else(invalid)
-}
-
 /// Writes a number without its exponent.
 fn written_out(mantissa: &str, exponent: &str) -> Result<String> {
     let too_long = || SqlError::unsupported(format!("a number of JSON with more than {MOST_DIGITS} digits"));
@@ -286,21 +244,22 @@ fn written_out(mantissa: &str, exponent: &str) -> Result<String> {
 
 /// Appends a text in quotes.
 pub(crate) fn put_quoted(into: &mut String, text: &str) {
-    into.push('"');
-    for char in text.chars() {
-        match char {
-            '"' => into.push_str("\\\""),
-            '\\' => into.push_str("\\\\"),
-            '\u{8}' => into.push_str("\\b"),
-            '\u{c}' => into.push_str("\\f"),
-            '\n' => into.push_str("\\n"),
-            '\r' => into.push_str("\\r"),
-            '\t' => into.push_str("\\t"),
-            ..' ' => into.push_str(&format!("\\u{:04x}", u32::from(char))),
-            char => into.push(char),
-        }
+    into.push_str(&serde_json::Value::from(text).to_string());
+}
+
+/// Writes a list: its begin, what is between its elements, and its end.
+pub(crate) fn put_list<T>(
+    into: &mut String,
+    [begin, between, end]: [&str; 3],
+    all: impl IntoIterator<Item = T>,
+    mut put: impl FnMut(&mut String, T),
+) {
+    into.push_str(begin);
+    for (at, one) in all.into_iter().enumerate() {
+        into.push_str(if at > 0 { between } else { "" });
+        put(into, one);
     }
-    into.push('"');
+    into.push_str(end);
 }
 
 /// Compares two numbers that are written out.
@@ -334,24 +293,12 @@ impl Json {
             Self::Bool(value) => into.push_str(if *value { "true" } else { "false" }),
             Self::Number(number) => into.push_str(number),
             Self::Text(text) => put_quoted(into, text),
-            Self::Array(values) => {
-                into.push('[');
-                for (at, value) in values.iter().enumerate() {
-                    into.push_str(if at > 0 { ", " } else { "" });
-                    value.put(into);
-                }
-                into.push(']');
-            }
-            Self::Object(pairs) => {
-                into.push('{');
-                for (at, (key, value)) in pairs.iter().enumerate() {
-                    into.push_str(if at > 0 { ", " } else { "" });
-                    put_quoted(into, key);
-                    into.push_str(": ");
-                    value.put(into);
-                }
-                into.push('}');
-            }
+            Self::Array(values) => put_list(into, ["[", ", ", "]"], values, |into, value| value.put(into)),
+            Self::Object(pairs) => put_list(into, ["{", ", ", "}"], pairs, |into, (key, value)| {
+                put_quoted(into, key);
+                into.push_str(": ");
+                value.put(into);
+            }),
         }
     }
 

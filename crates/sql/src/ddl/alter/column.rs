@@ -15,7 +15,7 @@ use crate::{
         default_of,
         target::{Target, bind_text, referenced_tree},
     },
-    error::{Result, SqlError, code, error, fail},
+    error::{Result, SqlError, code, fail},
     expr::Expr,
     parse::{self, folded},
     types::{Type, Value},
@@ -230,8 +230,9 @@ impl Definer<'_, '_> {
         use ast::AlterColumnOperation as O;
         let mut new = table.clone();
         let name = &table.columns[at].name;
-        let wrong = |what: &str| {
-            Err(error!(SYNTAX_ERROR, "column \"{name}\" of relation \"{}\" is {what}", table.name))
+        let wrong = |code: &'static str, what: &str| {
+            let message = format!("column \"{name}\" of relation \"{}\" {what}", table.name);
+            Err(SqlError::new(code, message))
         };
         let (is_identity, is_generated) =
             (table.columns[at].identity.is_some(), table.columns[at].generated.is_some());
@@ -256,8 +257,12 @@ impl Definer<'_, '_> {
                     None => Ok(()),
                 };
             }
-            O::SetDefault { .. } | O::DropDefault if is_identity => return wrong("an identity column"),
-            O::SetDefault { .. } | O::DropDefault if is_generated => return wrong("a generated column"),
+            O::SetDefault { .. } | O::DropDefault if is_identity => {
+                return wrong(code::SYNTAX_ERROR, "is an identity column");
+            }
+            O::SetDefault { .. } | O::DropDefault if is_generated => {
+                return wrong(code::SYNTAX_ERROR, "is a generated column");
+            }
             O::SetDefault { value } => {
                 new.columns[at].default = Some(value.to_string());
                 self.bind_column(&mut new, at).await?;
@@ -275,7 +280,7 @@ impl Definer<'_, '_> {
                     fail!(INVALID_TABLE_DEFINITION, "column \"{name}\" is in a primary key");
                 }
                 if is_identity {
-                    return wrong("an identity column");
+                    return wrong(code::SYNTAX_ERROR, "is an identity column");
                 }
                 new.columns[at].not_null = false;
             }
@@ -284,25 +289,16 @@ impl Definer<'_, '_> {
             }
             O::AddGenerated { generated_as, sequence_options } => {
                 if !table.columns[at].not_null {
-                    fail!(
-                        NOT_IN_STATE,
-                        "column \"{name}\" of relation \"{}\" must be declared NOT NULL before identity can be added",
-                        table.name
+                    return wrong(
+                        code::NOT_IN_STATE,
+                        "must be declared NOT NULL before identity can be added",
                     );
                 }
                 if is_identity {
-                    fail!(
-                        NOT_IN_STATE,
-                        "column \"{name}\" of relation \"{}\" is already an identity column",
-                        table.name
-                    );
+                    return wrong(code::NOT_IN_STATE, "is already an identity column");
                 }
                 if table.columns[at].default.is_some() {
-                    fail!(
-                        NOT_IN_STATE,
-                        "column \"{name}\" of relation \"{}\" already has a default value",
-                        table.name
-                    );
+                    return wrong(code::NOT_IN_STATE, "already has a default value");
                 }
                 let options = sequence_options.as_deref().unwrap_or_default();
                 let (relation, catalog) = (table.relation(), &mut *self.catalog);
