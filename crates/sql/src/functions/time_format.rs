@@ -1,6 +1,8 @@
 //! Dates and times by a template: `to_char`, `to_date` and `to_timestamp` (chapter 9.8 of
 //! PostgreSQL's manual).
 
+use std::collections::HashMap;
+
 use super::{Call, Declared, MOST_BYTES, function, number_format::ordinal, ok, times::iso_date, too_long};
 use crate::{
     error::{Result, SqlError, code, error, fail},
@@ -139,42 +141,19 @@ fn to_char(call: &Call<'_>, is_zoned: bool) -> Result<Value> {
     let zone = is_zoned.then(Zone::current);
     let zone = zone.map(|zone| (zone.abbreviation(moment).0, zone.offset_at(moment)));
     let local = moment + zone.as_ref().map_or(0, |(_, east)| east * SECOND);
-    let (date, of_day) = (local.div_euclid(DAY), local.rem_euclid(DAY));
+    let date = local.div_euclid(DAY);
     let (year, month, day) = civil(date);
-    let seconds = of_day / SECOND;
-    let parts = Parts {
-        year,
-        month: month.into(),
-        day: day.into(),
-        date: Some(date),
-        hour: seconds / 3600,
-        minute: seconds / 60 % 60,
-        second: seconds % 60,
-        micros: of_day % SECOND,
-        zone,
-    };
+    let parts =
+        Parts { date: Some(date), zone, ..Parts::of(year, month.into(), day.into(), local.rem_euclid(DAY)) };
     write(&parts, call.text(1))
 }
 
 fn span_to_char(call: &Call<'_>) -> Result<Value> {
-    let Value::Interval(Interval { months, days, microseconds }) = call.values[0] else {
-        return Ok(Value::Null);
-    };
+    let Interval { months, days, microseconds } = call.span(0);
     if call.text(1).is_empty() {
         return Ok(Value::Null);
     }
-    let seconds = microseconds / SECOND;
-    let parts = Parts {
-        year: (months / 12).into(),
-        month: (months % 12).into(),
-        day: days.into(),
-        date: None,
-        hour: seconds / 3600,
-        minute: seconds / 60 % 60,
-        second: seconds % 60,
-        micros: microseconds % SECOND,
-        zone: None,
-    };
+    let parts = Parts::of((months / 12).into(), (months % 12).into(), days.into(), microseconds);
     write(&parts, call.text(1))
 }
 
@@ -210,6 +189,12 @@ fn name_in(name: &str, case: Case, width: usize) -> String {
 }
 
 impl Parts {
+    fn of(year: i64, month: i64, day: i64, of_day: i64) -> Self {
+        let seconds = of_day / SECOND;
+        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        Self { year, month, day, date: None, hour, minute, second, micros: of_day % SECOND, zone: None }
+    }
+
     fn number(value: i64, width: usize, is_filled: bool) -> String {
         let width = if is_filled { 0 } else { width + usize::from(value < 0) };
         format!("{value:0width$}")
@@ -244,24 +229,11 @@ impl Parts {
             "SSSS" | "SSSSS" => (self.hour * 3600 + self.minute * 60 + self.second).to_string(),
             "AM" | "PM" => cased(if self.hour % 24 >= 12 { "PM" } else { "AM" }),
             "A.M." | "P.M." => cased(if self.hour % 24 >= 12 { "P.M." } else { "A.M." }),
-            "AD" | "BC" => {
-                self.date()?;
-                cased(if self.year <= 0 { "BC" } else { "AD" })
-            }
-            "A.D." | "B.C." => {
-                self.date()?;
-                cased(if self.year <= 0 { "B.C." } else { "A.D." })
-            }
-            "MONTH" if self.date.is_none() && self.month == 0 => String::new(),
-            "MON" if self.date.is_none() && self.month == 0 => String::new(),
-            "MONTH" => {
-                self.date()?;
-                name_in(MONTHS[self.month as usize - 1], case, width(9))
-            }
-            "MON" => {
-                self.date()?;
-                name_in(&MONTHS[self.month as usize - 1][..3], case, 0)
-            }
+            "AD" | "BC" => self.date().map(|_| cased(if self.year <= 0 { "BC" } else { "AD" }))?,
+            "A.D." | "B.C." => self.date().map(|_| cased(if self.year <= 0 { "B.C." } else { "A.D." }))?,
+            "MONTH" | "MON" | "RM" | "Q" if self.date.is_none() && self.month == 0 => String::new(),
+            "MONTH" => self.date().map(|_| name_in(MONTHS[self.month as usize - 1], case, width(9)))?,
+            "MON" => self.date().map(|_| name_in(&MONTHS[self.month as usize - 1][..3], case, 0))?,
             "DAY" => name_in(DAYS[self.week_day()? as usize], case, width(9)),
             "DY" => name_in(&DAYS[self.week_day()? as usize][..3], case, 0),
             "MM" => number(self.month, 2),
@@ -276,7 +248,6 @@ impl Parts {
             "WW" => number((self.year_day() - 1) / 7 + 1, 2),
             "W" => ((self.day - 1) / 7 + 1).to_string(),
             "IW" => number(iso_date(self.date()?).1, 2),
-            "Q" if self.date.is_none() && self.month == 0 => String::new(),
             "Q" => ((self.month - 1) / 3 + 1).to_string(),
             "CC" => number(
                 match self.year {
@@ -287,7 +258,6 @@ impl Parts {
                 2,
             ),
             "J" => (self.date()? + 2_451_545).to_string(),
-            "RM" if self.month == 0 => String::new(),
             "RM" => {
                 let of = ROMAN[(self.month - 1).rem_euclid(12) as usize];
                 name_in(of, if case == Case::Lower { Case::Lower } else { Case::Upper }, width(4))
@@ -305,10 +275,7 @@ impl Parts {
                 let digits = name.len();
                 number(year % 10i64.pow(if digits == 4 { 18 } else { digits as u32 }), digits)
             }
-            "TZ" => {
-                self.date()?;
-                self.zone.as_ref().map_or(String::new(), |(name, _)| cased(name))
-            }
+            "TZ" => self.date().map(|_| self.zone.as_ref().map_or(String::new(), |(name, _)| cased(name)))?,
             "OF" => time::print_offset(self.east()?),
             "TZH" => time::print_offset(self.east()?)[..3].to_owned(),
             "TZM" => format!("{:02}", self.east()?.abs() / 60 % 60),
@@ -335,33 +302,10 @@ impl Parts {
     }
 }
 
-/// The parts that a text gives.
+/// The parts that a text gives, by the name of their field. The fields of the same part have one
+/// name; `FF` has microseconds, and the names of days have no meaning.
 #[derive(Default)]
-struct Given {
-    year: Option<i64>,
-    /// The digits of the year.
-    year_digits: usize,
-    is_before: bool,
-    century: Option<i64>,
-    month: Option<i64>,
-    day: Option<i64>,
-    year_day: Option<i64>,
-    julian: Option<i64>,
-    iso_year: Option<i64>,
-    iso_week: Option<i64>,
-    iso_day: Option<i64>,
-    week: Option<i64>,
-    hour: Option<i64>,
-    is_half: bool,
-    is_afternoon: Option<bool>,
-    minute: i64,
-    second: i64,
-    micros: i64,
-    of_day: Option<i64>,
-    zone_sign: i64,
-    zone_hour: i64,
-    zone_minute: i64,
-}
+struct Given(HashMap<&'static str, i64>);
 
 fn invalid(text: &str, field: &str) -> SqlError {
     error!(INVALID_DATETIME, "invalid value \"{text}\" for \"{field}\"")
@@ -455,124 +399,122 @@ fn given(text: &str, template: &str) -> Result<Given> {
 }
 
 impl Given {
-    fn read(&mut self, reader: &mut Reader<'_>, name: &str, is_free: bool) -> Result<()> {
-        let limit = |digits: usize| (!is_free).then_some(digits);
-        match name {
-            "YYYY" | "YYY" | "YY" | "Y" => {
-                let (year, digits) = reader.number(limit(name.len()), name)?;
-                self.year = Some(if name != "YYYY" && digits < 4 { near_2020(year) } else { year });
-                self.year_digits = name.len();
+    fn read(&mut self, reader: &mut Reader<'_>, name: &'static str, is_free: bool) -> Result<()> {
+        let mut number = |digits: usize| reader.number((!is_free).then_some(digits), name);
+        let (part, value) = match name {
+            "YYYY" | "YYY" | "YY" | "Y" | "IYYY" | "IYY" | "IY" | "I" => {
+                let (year, digits) = number(name.len())?;
+                if name.starts_with('Y') {
+                    self.0.insert("year digits", name.len() as i64);
+                }
+                (&name[..1], if name.len() < 4 && digits < 4 { near_2020(year) } else { year })
             }
             "Y,YYY" => {
                 let (thousands, _) = reader.number(None, name)?;
                 reader.rest = reader.rest.strip_prefix(',').ok_or_else(|| invalid(reader.rest, name))?;
-                self.year = Some(thousands * 1000 + reader.number(Some(3), name)?.0);
-                self.year_digits = 4;
+                self.0.insert("year digits", 4);
+                ("Y", thousands * 1000 + reader.number(Some(3), name)?.0)
             }
-            "IYYY" | "IYY" | "IY" | "I" => {
-                let (year, digits) = reader.number(limit(name.len()), name)?;
-                self.iso_year = Some(if name != "IYYY" && digits < 4 { near_2020(year) } else { year });
-            }
-            "CC" => self.century = Some(reader.number(limit(2), name)?.0),
-            "MM" => self.month = Some(reader.number(limit(2), name)?.0),
-            "MONTH" => self.month = Some(reader.one_of(&MONTHS, None, name)? as i64 + 1),
-            "MON" => self.month = Some(reader.one_of(&MONTHS, Some(3), name)? as i64 + 1),
-            "RM" => self.month = Some(reader.one_of(&ROMAN, None, name)? as i64 + 1),
-            "DAY" => drop(reader.one_of(&DAYS, None, name)?),
-            "DY" => drop(reader.one_of(&DAYS, Some(3), name)?),
-            "DD" => self.day = Some(reader.number(limit(2), name)?.0),
-            "DDD" => self.year_day = Some(reader.number(limit(3), name)?.0),
-            "D" | "Q" => drop(reader.number(limit(1), name)?),
-            "ID" => self.iso_day = Some(reader.number(limit(1), name)?.0),
-            "IW" => self.iso_week = Some(reader.number(limit(2), name)?.0),
-            "WW" => self.week = Some(reader.number(limit(2), name)?.0),
-            "J" => self.julian = Some(reader.number(None, name)?.0),
-            "HH" | "HH12" => (self.hour, self.is_half) = (Some(reader.number(limit(2), name)?.0), true),
-            "HH24" => self.hour = Some(reader.number(limit(2), name)?.0),
-            "MI" => self.minute = reader.number(limit(2), name)?.0,
-            "SS" => self.second = reader.number(limit(2), name)?.0,
-            "SSSS" | "SSSSS" => self.of_day = Some(reader.number(limit(5), name)?.0),
+            "MONTH" => ("MM", reader.one_of(&MONTHS, None, name)? as i64 + 1),
+            "MON" => ("MM", reader.one_of(&MONTHS, Some(3), name)? as i64 + 1),
+            "RM" => ("MM", reader.one_of(&ROMAN, None, name)? as i64 + 1),
+            "DAY" => (name, reader.one_of(&DAYS, None, name)? as i64),
+            "DY" => (name, reader.one_of(&DAYS, Some(3), name)? as i64),
+            "DDD" => (name, number(3)?.0),
+            "D" | "Q" | "ID" => (name, number(1)?.0),
+            "CC" | "MM" | "DD" | "IW" | "WW" | "HH24" | "MI" | "SS" | "TZM" => (name, number(2)?.0),
+            "HH" | "HH12" => ("HH12", number(2)?.0),
+            "SSSS" | "SSSSS" => ("SSSS", number(5)?.0),
+            "J" => (name, reader.number(None, name)?.0),
             "MS" | "US" | "FF1" | "FF2" | "FF3" | "FF4" | "FF5" | "FF6" => {
                 let most = match name {
                     "MS" => 3,
                     "US" => 6,
                     of => usize::from(of.as_bytes()[2] - b'0'),
                 };
-                let (value, digits) = reader.number(limit(most), name)?;
-                let digits = digits.min(6) as u32;
-                self.micros = value * 10i64.pow(6 - digits);
+                let (value, digits) = number(most)?;
+                ("FF", value * 10i64.pow(6 - digits.min(6) as u32))
             }
-            "AM" | "PM" => self.is_afternoon = Some(reader.one_of(&["AM", "PM"], None, name)? == 1),
-            "A.M." | "P.M." => self.is_afternoon = Some(reader.one_of(&["A.M.", "P.M."], None, name)? == 1),
-            "AD" | "BC" => self.is_before = reader.one_of(&["AD", "BC"], None, name)? == 1,
-            "A.D." | "B.C." => self.is_before = reader.one_of(&["A.D.", "B.C."], None, name)? == 1,
+            "AM" | "PM" => ("PM", reader.one_of(&["AM", "PM"], None, name)? as i64),
+            "A.M." | "P.M." => ("PM", reader.one_of(&["A.M.", "P.M."], None, name)? as i64),
+            "AD" | "BC" => ("BC", reader.one_of(&["AD", "BC"], None, name)? as i64),
+            "A.D." | "B.C." => ("BC", reader.one_of(&["A.D.", "B.C."], None, name)? as i64),
             "TZH" => {
-                self.zone_sign = if reader.rest.starts_with('-') { -1 } else { 1 };
+                self.0.insert("TZ", if reader.rest.starts_with('-') { -1 } else { 1 });
                 reader.rest = reader.rest.trim_start_matches(['+', '-']);
-                self.zone_hour = reader.number((!is_free).then_some(2), name)?.0;
+                (name, reader.number((!is_free).then_some(2), name)?.0)
             }
-            "TZM" => self.zone_minute = reader.number(limit(2), name)?.0,
             other => {
-                fail!(FEATURE_NOT_SUPPORTED, "formatting field \"{other}\" is only supported in to_char");
+                fail!(FEATURE_NOT_SUPPORTED, "formatting field \"{other}\" is only supported in to_char")
             }
-        }
+        };
+        self.0.insert(part, value);
         Ok(())
+    }
+
+    fn get(&self, part: &str) -> Option<i64> {
+        self.0.get(part).copied()
+    }
+
+    fn or_zero(&self, part: &str) -> i64 {
+        self.get(part).unwrap_or(0)
     }
 
     fn day(&self, text: &str) -> Result<i64> {
         let wrong = || out_of_range(text);
-        if let Some(julian) = self.julian {
+        if let Some(julian) = self.get("J") {
             return Ok(julian - 2_451_545);
         }
-        if let (Some(year), Some(week)) = (self.iso_year, self.iso_week) {
+        if let (Some(year), Some(week)) = (self.get("I"), self.get("IW")) {
             let fourth = day_of(year, 1, 4);
             let monday = fourth - (fourth + 5).rem_euclid(7);
-            return Ok(monday + (week - 1) * 7 + self.iso_day.unwrap_or(1) - 1);
+            return Ok(monday + (week - 1) * 7 + self.get("ID").unwrap_or(1) - 1);
         }
-        let mut year = self.year.unwrap_or(0);
-        if let Some(century) = self.century {
-            year = match self.year {
-                Some(year) if self.year_digits <= 2 => (century - 1) * 100 + year % 100,
-                Some(year) => year,
-                None => (century - 1) * 100 + 1,
-            };
-        }
-        if self.is_before && self.year.is_some() {
-            year = 1 - year;
-        }
+        let year = match (self.get("Y"), self.get("CC")) {
+            (Some(year), Some(century)) if self.or_zero("year digits") <= 2 => {
+                (century - 1) * 100 + year % 100
+            }
+            (None, Some(century)) => (century - 1) * 100 + 1,
+            (Some(year), _) => year,
+            (None, None) => 0,
+        };
+        let is_before = self.or_zero("BC") == 1 && self.get("Y").is_some();
+        let year = if is_before { 1 - year } else { year };
         let first = day_of(year, 1, 1);
-        if let Some(year_day) = self.year_day {
+        if let Some(year_day) = self.get("DDD") {
             let length = day_of(year + 1, 1, 1) - first;
             return if (1..=length).contains(&year_day) { Ok(first + year_day - 1) } else { Err(wrong()) };
         }
-        if let Some(week) = self.week {
+        if let Some(week) = self.get("WW") {
             return Ok(first + (week - 1) * 7);
         }
-        time::day_of_date(year, self.month.unwrap_or(1), self.day.unwrap_or(1)).ok_or_else(wrong)
+        let part = |part| self.get(part).unwrap_or(1);
+        time::day_of_date(year, part("MM"), part("DD")).ok_or_else(wrong)
     }
 
     fn of_day(&self, text: &str) -> Result<i64> {
-        if let Some(seconds) = self.of_day {
+        let [minute, second, micros] = ["MI", "SS", "FF"].map(|part| self.or_zero(part));
+        if let Some(seconds) = self.get("SSSS") {
             return match seconds {
-                0..86_400 => Ok(seconds * SECOND + self.micros),
+                0..86_400 => Ok(seconds * SECOND + micros),
                 _ => Err(out_of_range(text)),
             };
         }
-        let mut hour = self.hour.unwrap_or(0);
-        if self.is_half || self.is_afternoon.is_some() {
-            if self.hour.is_some() && !(1..=12).contains(&hour) {
+        let (half, of_half) = (self.get("PM"), self.get("HH12"));
+        let mut hour = of_half.unwrap_or_else(|| self.or_zero("HH24"));
+        if of_half.is_some() || half.is_some() {
+            let is_given = of_half.or(self.get("HH24")).is_some();
+            if is_given && !(1..=12).contains(&hour) {
                 fail!(INVALID_DATETIME, "hour \"{hour}\" is invalid for the 12-hour clock");
             }
-            match self.is_afternoon {
-                Some(true) if hour < 12 => hour += 12,
-                Some(false) if hour == 12 => hour = 0,
+            match half {
+                Some(1) if hour < 12 => hour += 12,
+                Some(0) if hour == 12 => hour = 0,
                 _ => {}
             }
         }
-        let fits =
-            (0..24).contains(&hour) && (0..60).contains(&self.minute) && (0..60).contains(&self.second);
-        match fits {
-            true => Ok(((hour * 60 + self.minute) * 60 + self.second) * SECOND + self.micros),
+        match (0..24).contains(&hour) && (0..60).contains(&minute) && (0..60).contains(&second) {
+            true => Ok(((hour * 60 + minute) * 60 + second) * SECOND + micros),
             false => Err(out_of_range(text)),
         }
     }
@@ -588,9 +530,9 @@ fn to_timestamp(call: &Call<'_>) -> Result<Value> {
     let given = given(text, call.text(1))?;
     let local = i128::from(given.day(text)?) * i128::from(DAY) + i128::from(given.of_day(text)?);
     let local = time::checked_moment(local)?;
-    if given.zone_sign == 0 {
+    let Some(sign) = given.get("TZ") else {
         return Ok(Value::Time(Zone::current().to_moment(local)?));
-    }
-    let zone = given.zone_sign * (given.zone_hour * 3600 + given.zone_minute * 60) * SECOND;
+    };
+    let zone = sign * (given.or_zero("TZH") * 3600 + given.or_zero("TZM") * 60) * SECOND;
     Ok(Value::Time(time::checked_moment(i128::from(local) - i128::from(zone))?))
 }
