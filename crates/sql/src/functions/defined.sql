@@ -126,3 +126,16 @@ pg_indexam_has_property(a oid, b text) bool stable :=
 
 pg_relation_filenode(a regclass) oid stable :=
   (select nullif(relfilenode, 0) from pg_catalog.pg_class where oid = a)
+
+-- Session and system
+
+pg_size_pretty(a int8/numeric) text :=
+  case when abs(round(a::numeric)) < 10240 then round(a::numeric) || ' bytes'
+  when abs(div(round(a::numeric), 512)) < 20479 then div(div(round(a::numeric), 512) + sign(a::numeric), 2) || ' kB'
+  when abs(div(round(a::numeric), 524288)) < 20479
+    then div(div(round(a::numeric), 524288) + sign(a::numeric), 2) || ' MB'
+  when abs(div(round(a::numeric), 536870912)) < 20479
+    then div(div(round(a::numeric), 536870912) + sign(a::numeric), 2) || ' GB'
+  when abs(div(round(a::numeric), 549755813888)) < 20479
+    then div(div(round(a::numeric), 549755813888) + sign(a::numeric), 2) || ' TB'
+  when a is not null then div(div(round(a::numeric), 562949953421312) + sign(a::numeric), 2) || ' PB' end

@@ -27,3 +27,14 @@ pub(crate) fn quoted_literal(text: &str) -> String {
         false => format!("'{quoted}'"),
     }
 }
+
+/// Reads a name behind a quote, in which two quotes are one. Returns it and what is behind it.
+pub(crate) fn read_quoted(text: &str) -> Option<(String, &str)> {
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, char)) = chars.next() {
+        if char == '"' && chars.next_if(|(_, next)| *next == '"').is_none() {
+            return Some((text[..at].replace("\"\"", "\""), &text[at + 1..]));
+        }
+    }
+    None
+}

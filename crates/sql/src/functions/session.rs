@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::{Call, Declared, function, invalid_parameter, ok, precise};
+use super::{Call, Declared, function, invalid_parameter, ok};
 use crate::{
     catalog::{Grant, Schema, SessionPlace, undefined_schema},
     error::{Result, SqlError, code},
@@ -32,10 +32,6 @@ pub(super) static FUNCTIONS: &[Declared] = &[
     function("pg_is_other_temp_schema(oid) bool; row_security_active(text) bool stable", |_| ok(false)),
     function("pg_my_temp_schema() oid; pg_trigger_depth() int4 stable", |_| ok(0i64)),
     function("pg_size_bytes(text) int8", size_bytes),
-    function("pg_size_pretty(int8) text", |call| ok(size_pretty(call.int(0).into()))),
-    function("pg_size_pretty(numeric) text", |call| {
-        ok(size_pretty(precise::round(call.numeric(0), 0)?.digits))
-    }),
     function("pg_notify(text, text) void volatile null", |call| {
         call.context.notifications.notify(call.text(0), call.text(1))?;
         ok("")
@@ -123,34 +119,30 @@ fn privileges(list: &str, known: &[&str]) -> Result<Vec<String>> {
     list.split(',').map(read).collect()
 }
 
-/// Refuses questions about other roles: the session knows only its own.
-fn check_role(call: &Call<'_>, is_named: bool) -> Result<()> {
-    match is_named && call.text(0) != call.context.user {
-        true => Err(SqlError::unsupported("a privilege of another role")),
-        false => Ok(()),
+/// Returns the place of the object among the arguments, and the privileges that are asked for. A
+/// question about another role is refused: the session knows only its own.
+fn question(call: &Call<'_>, known: &[&str]) -> Result<(usize, Vec<String>)> {
+    let is_named = call.types[0] == Type::Name;
+    if is_named && call.text(0) != call.context.user {
+        return Err(SqlError::unsupported("a privilege of another role"));
     }
+    Ok((usize::from(is_named), privileges(call.text(call.count() - 1), known)?))
 }
 
 /// Returns whether the role has one of the privileges; all roles have all but one of them.
 fn right(call: &Call<'_>, known: &[&str], of_superusers: &str) -> Result<Value> {
-    check_role(call, call.count() > 2)?;
-    let asked = privileges(call.text(call.count() - 1), known)?;
+    let (_, asked) = question(call, known)?;
     ok(call.context.place.is_superuser || asked.iter().any(|one| one != of_superusers))
 }
 
 /// Returns whether the role has a privilege on a relation: it is a superuser or the owner.
 fn table_right(call: &Call<'_>, known: &[&str]) -> Result<Value> {
-    let is_named = call.types[0] == crate::types::Type::Name;
-    check_role(call, is_named)?;
-    let asked = privileges(call.text(call.count() - 1), known)?;
+    let (at, asked) = question(call, known)?;
     let definitions = call.context.definitions.get()?;
     let place = &call.context.place;
-    let oid = match &call.values[usize::from(is_named)] {
+    let oid = match &call.values[at] {
         Value::Int(oid) => u32::try_from(*oid).ok(),
-        _ => {
-            let name = call.text(usize::from(is_named));
-            Some(system::number_of(call.context, name, Type::Regclass)?)
-        }
+        _ => Some(system::number_of(call.context, call.text(at), Type::Regclass)?),
     };
     let Some(relation) = oid.and_then(|oid| definitions.relation(oid)) else { return Ok(Value::Null) };
     ok(relation.owner().is_none_or(|owner| place.is(owner)) || is_given(relation.grants(), place, &asked))
@@ -166,15 +158,13 @@ fn is_given(grants: &[Grant], place: &SessionPlace, asked: &[String]) -> bool {
 
 /// Returns whether the role has a privilege on a schema; all roles have those of `public`.
 fn schema_right(call: &Call<'_>) -> Result<Value> {
-    let is_named = call.count() > 2;
-    check_role(call, is_named)?;
-    let asked = privileges(call.text(call.count() - 1), SCHEMA)?;
+    let (at, asked) = question(call, SCHEMA)?;
     let definitions = call.context.definitions.get()?;
     let place = &call.context.place;
-    let found = match &call.values[usize::from(is_named)] {
+    let found = match &call.values[at] {
         Value::Int(oid) => definitions.schemas.iter().find(|schema| i64::from(schema.oid) == *oid),
         _ => {
-            let name = call.text(usize::from(is_named));
+            let name = call.text(at);
             let found = definitions.schemas.iter().find(|schema| schema.name == name);
             Some(found.ok_or_else(|| undefined_schema(name))?)
         }
@@ -185,27 +175,6 @@ fn schema_right(call: &Call<'_>) -> Result<Value> {
 }
 
 const UNITS: &[(&str, u32)] = &[("bytes", 0), ("kB", 10), ("MB", 20), ("GB", 30), ("TB", 40), ("PB", 50)];
-
-/// Returns a number of bytes with the largest unit that leaves a small number, rounded.
-fn size_pretty(bytes: i128) -> String {
-    let last = UNITS.len() - 1;
-    let divided = |shift: u32| match shift {
-        0 => bytes,
-        shift => {
-            // Half of the unit is rounded away from zero.
-            let doubled = bytes / (1i128 << (shift - 1));
-            (doubled + doubled.signum()) / 2
-        }
-    };
-    let fits = |at: usize| {
-        let limit = 10 * 1024 * if at == 0 { 1 } else { 2 } - i128::from(at > 0);
-        let (_, shift) = UNITS[at];
-        (bytes / (1i128 << shift.saturating_sub(1))).abs() < limit
-    };
-    let at = (0..last).find(|at| fits(*at)).unwrap_or(last);
-    let (unit, shift) = UNITS[at];
-    format!("{} {unit}", divided(shift))
-}
 
 fn size_bytes(call: &Call<'_>) -> Result<Value> {
     let text = call.text(0).trim();
@@ -222,5 +191,5 @@ fn size_bytes(call: &Call<'_>) -> Result<Value> {
         _ => UNITS.iter().find(known).ok_or_else(invalid)?.1,
     };
     let bytes = number.mul(Numeric::from_int(1i64 << shift))?;
-    ok(bytes.to_int().ok_or_else(|| crate::types::out_of_range(crate::types::Type::Int8))?)
+    ok(bytes.to_int().ok_or_else(|| crate::types::out_of_range(Type::Int8))?)
 }

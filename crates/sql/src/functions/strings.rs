@@ -280,22 +280,12 @@ fn parse_ident(call: &Call<'_>) -> Result<Value> {
     let mut parts: Vec<Value> = Vec::new();
     loop {
         if let Some(quoted) = rest.strip_prefix('"') {
-            let (mut part, mut inner) = (String::new(), quoted);
-            loop {
-                let end = inner.find('"').ok_or_else(failed)?;
-                part.push_str(&inner[..end]);
-                inner = &inner[end + 1..];
-                match inner.strip_prefix('"') {
-                    Some(more) => inner = more,
-                    None => break,
-                }
-                part.push('"');
-            }
+            let (part, behind) = names::read_quoted(quoted).ok_or_else(failed)?;
             if part.is_empty() {
                 return Err(failed());
             }
             parts.push(part.into());
-            rest = inner;
+            rest = behind;
         } else {
             let is_first = |char: char| char.is_ascii_alphabetic() || char == '_' || !char.is_ascii();
             let is_inner = |char: char| is_first(char) || char.is_ascii_digit() || char == '$';

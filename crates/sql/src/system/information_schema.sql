@@ -208,6 +208,16 @@ from pg_catalog.pg_attribute a
   join pg_catalog.pg_type e on e.oid = t.typelem
 where a.attnum > 0 and c.relkind in ('r', 'v') and t.typlen = -1
 
+-- column_privileges:
+select p.grantor, p.grantee, p.table_catalog, p.table_schema, p.table_name, a.attname as column_name,
+  p.privilege_type, p.is_grantable
+from information_schema.table_privileges p
+  join pg_catalog.pg_namespace n on n.nspname = p.table_schema
+  join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = p.table_name
+  join pg_catalog.pg_attribute a on a.attrelid = c.oid
+where a.attnum > 0 and not a.attisdropped
+  and p.privilege_type in ('SELECT', 'INSERT', 'UPDATE', 'REFERENCES')
+
 -- role_table_grants:
 select grantor, grantee, table_catalog, table_schema, table_name, privilege_type, is_grantable, with_hierarchy
 from information_schema.table_privileges

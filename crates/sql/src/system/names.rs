@@ -6,7 +6,10 @@ use std::rc::Rc;
 use super::{describe, procedures, snapshot::RelationOf, types};
 use crate::{
     error::{Result, SqlError, code, error, fail},
-    functions::{Context, names::quoted_name},
+    functions::{
+        Context,
+        names::{quoted_name, read_quoted},
+    },
     sequences::Sequence,
     types::{Type, Value},
 };
@@ -133,10 +136,7 @@ pub(crate) fn split(name: &str) -> Result<Vec<String>> {
     let (mut parts, mut rest) = (Vec::new(), name.trim());
     loop {
         let (part, after) = match rest.strip_prefix('"') {
-            Some(quoted) => {
-                let end = end_of_quoted(quoted).ok_or_else(invalid)?;
-                (quoted[..end].replace("\"\"", "\""), &quoted[end + 1..])
-            }
+            Some(quoted) => read_quoted(quoted).ok_or_else(invalid)?,
             None => {
                 let end = rest.find('.').unwrap_or(rest.len());
                 (rest[..end].trim().to_lowercase(), &rest[end..])
@@ -153,17 +153,6 @@ pub(crate) fn split(name: &str) -> Result<Vec<String>> {
             None => return Err(invalid()),
         }
     }
-}
-
-/// Returns the place of the quote that ends a name: two are one of the name.
-fn end_of_quoted(text: &str) -> Option<usize> {
-    let mut chars = text.char_indices().peekable();
-    while let Some((at, char)) = chars.next() {
-        if char == '"' && chars.next_if(|(_, next)| *next == '"').is_none() {
-            return Some(at);
-        }
-    }
-    None
 }
 
 /// Returns the number of the type with a name as SQL writes it.

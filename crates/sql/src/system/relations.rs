@@ -110,7 +110,6 @@ static ROWS: &[(&str, Rows)] = &[
     ("pg_timezone_names", cluster::zones),
     ("pg_type", types::types),
     ("table_privileges", privileges::of_tables),
-    ("column_privileges", privileges::of_columns),
 ];
 
 /// The names of relations, and their places among all of them.
