@@ -11,6 +11,7 @@ use crate::{
 };
 
 pub(super) static FUNCTIONS: &[Declared] = &[
+    function("#-(jsonb, _text) jsonb", |call| changed(call, Change::Remove)),
     function(
         "array_to_json(anyarray) json; to_json(anyelement) json; to_jsonb(anyelement) jsonb stable",
         to_json,
@@ -253,8 +254,16 @@ fn put_pretty(into: &mut String, value: &Json, level: usize) {
 /// A change at a path of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
+    Remove,
     Replace { creates: bool },
     Insert { is_after: bool },
+}
+
+impl Change {
+    /// Returns whether it adds what is not there.
+    fn creates(self) -> bool {
+        !matches!(self, Self::Remove | Self::Replace { creates: false })
+    }
 }
 
 fn set(call: &Call<'_>) -> Result<Value> {
@@ -272,14 +281,15 @@ fn changed(call: &Call<'_>, change: Change) -> Result<Value> {
     }
     let mut target = json::parse(text_of(call, 0))?;
     if !matches!(target, Json::Array(_) | Json::Object(_)) {
-        return Err(invalid_parameter("cannot set path in scalar"));
+        let verb = if change == Change::Remove { "delete" } else { "set" };
+        return Err(invalid_parameter(format!("cannot {verb} path in scalar")));
     }
     let is_empty = match &target {
         Json::Array(values) => values.is_empty(),
         Json::Object(pairs) => pairs.is_empty(),
         _ => false,
     };
-    if path.values.is_empty() || is_empty && change == (Change::Replace { creates: false }) {
+    if path.values.is_empty() || is_empty && !change.creates() {
         return Ok(call.values[0].clone());
     }
     let mut steps = Vec::new();
@@ -289,14 +299,14 @@ fn changed(call: &Call<'_>, change: Change) -> Result<Value> {
         };
         steps.push(step.as_str());
     }
-    change_at(&mut target, &steps, 1, &json::parse(text_of(call, 2))?, change)?;
+    let new = if change == Change::Remove { Json::Null } else { json::parse(text_of(call, 2))? };
+    change_at(&mut target, &steps, 1, &new, change)?;
     made(call, target.print())
 }
 
 /// Makes a change at the steps of a path, of which the first is number `number`.
 fn change_at(target: &mut Json, steps: &[&str], number: usize, new: &Json, change: Change) -> Result<()> {
     let Some((step, rest)) = steps.split_first() else { return Ok(()) };
-    let creates = change != Change::Replace { creates: false };
     match target {
         Json::Object(pairs) => {
             let found = pairs.iter().position(|(key, _)| key == step);
@@ -305,11 +315,15 @@ fn change_at(target: &mut Json, steps: &[&str], number: usize, new: &Json, chang
                 Some(_) if matches!(change, Change::Insert { .. }) => {
                     Err(invalid_parameter("cannot replace existing key"))
                 }
+                Some(at) if change == Change::Remove => {
+                    pairs.remove(at);
+                    Ok(())
+                }
                 Some(at) => {
                     pairs[at].1 = new.clone();
                     Ok(())
                 }
-                None if rest.is_empty() && creates => {
+                None if rest.is_empty() && change.creates() => {
                     let mut all = std::mem::take(pairs);
                     all.push(((*step).to_owned(), new.clone()));
                     *target = json::object(all);
@@ -329,9 +343,10 @@ fn change_at(target: &mut Json, steps: &[&str], number: usize, new: &Json, chang
                 Err(_) => count.checked_sub(place.unsigned_abs() as usize),
             };
             match (at, rest.is_empty()) {
-                (None, true) if creates => values.insert(0, new.clone()),
-                (Some(at), true) if at == count && creates => values.push(new.clone()),
+                (None, true) if change.creates() => values.insert(0, new.clone()),
+                (Some(at), true) if at == count && change.creates() => values.push(new.clone()),
                 (Some(at), true) if at < count => match change {
+                    Change::Remove => drop(values.remove(at)),
                     Change::Replace { .. } => values[at] = new.clone(),
                     Change::Insert { is_after } => values.insert(at + usize::from(is_after), new.clone()),
                 },

@@ -1,6 +1,6 @@
 //! The operators and the functions that take JSON apart (chapter 9.16 of PostgreSQL's manual).
 
-use super::{Call, Declared, function, invalid_parameter, ok};
+use super::{Call, Declared, function, ok};
 use crate::{
     error::Result,
     types::{
@@ -54,15 +54,6 @@ pub(super) static FUNCTIONS: &[Declared] = &[
             Value::Array(keys) => value.without(&texts(keys))?,
             _ => value.without(&[call.text(1)])?,
         })
-    }),
-    function("#-(jsonb, _text) jsonb", |call| {
-        let mut value = call.json(0)?;
-        if value.is_scalar() {
-            return Err(invalid_parameter("cannot delete path in scalar"));
-        }
-        let path: Vec<String> = texts(call.array(1)).into_iter().map(str::to_owned).collect();
-        value.without_path(&path)?;
-        printed(value)
     }),
 ];
 

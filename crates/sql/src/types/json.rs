@@ -477,32 +477,6 @@ impl Json {
             _ => Err(SqlError::new(code::INVALID_PARAMETER_VALUE, "cannot delete from scalar")),
         }
     }
-
-    /// Removes the value at the end of a path.
-    pub(crate) fn without_path(&mut self, path: &[String]) -> Result<()> {
-        let Some((step, rest)) = path.split_first() else { return Ok(()) };
-        match self {
-            Self::Object(pairs) => {
-                let Ok(at) = pairs.binary_search_by(|(known, _)| order(known, step)) else { return Ok(()) };
-                match rest.is_empty() {
-                    true => drop(pairs.remove(at)),
-                    false => pairs[at].1.without_path(rest)?,
-                }
-            }
-            Self::Array(values) => {
-                let place: i64 = step.trim().parse().map_err(|_| {
-                    error!(INVALID_TEXT, "path element at position 1 is not an integer: \"{step}\"")
-                })?;
-                let Some(at) = place_of(place, values.len()) else { return Ok(()) };
-                match rest.is_empty() {
-                    true => drop(values.remove(at)),
-                    false => values[at].without_path(rest)?,
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
 }
 
 /// Returns the place from the begin, if there is one.
