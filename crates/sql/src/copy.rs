@@ -245,7 +245,7 @@ impl<'a> CopyReader<'a> {
         }
     }
 
-    /// Adds data.
+    /// Adds data of the client.
     pub(crate) fn add(&mut self, data: &[u8]) -> Result<()> {
         if self.is_over {
             return match self.options.is_binary() && !data.is_empty() {

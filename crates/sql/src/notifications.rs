@@ -266,7 +266,7 @@ impl Notifications {
     }
 }
 
-/// What a transaction has asked for so far.
+/// The requests of a transaction so far.
 #[derive(Default, Debug)]
 struct Pending {
     /// The channels to listen to, or no longer; `None` is all of them.

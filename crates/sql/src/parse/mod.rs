@@ -48,7 +48,7 @@ pub(crate) enum Statement {
     Empty,
 }
 
-/// `COPY`.
+/// The statement COPY.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Copy {
     pub(crate) table: String,

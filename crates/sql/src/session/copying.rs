@@ -35,24 +35,21 @@ impl Session<'_> {
         let (plan, _) = self.plan(&prepared).await?;
         let done = self.run(&plan, &[]).await?;
         let Some((columns, rows)) = done.rows else { return Err(SqlError::unsupported("this COPY")) };
-        let columns = columns.into_iter().map(|ResultColumn { name, of }| CopyColumn { name, of }).collect();
-        let columns = self.begin_copy(copy, columns, None)?;
+        let copied = columns.into_iter().map(|ResultColumn { name, of }| CopyColumn { name, of });
+        let columns: Vec<_> = copied.collect();
+        let mut line = self.begin_copy(copy, &columns, None)?;
         let mut count = 0u64;
         for row in rows {
-            self.put_row(copy, row?.iter(), &columns);
+            self.put_row(copy, &mut line, row?.iter(), &columns);
             self.connection.flush_if_full().await?;
             count += 1;
         }
-        Ok(self.end_copy_out(copy, count))
+        Ok(self.end_copy_out(copy, line, count))
     }
 
-    /// Checks the columns of options, and tells the client of the begin of a copy.
-    fn begin_copy(
-        &mut self,
-        copy: &Copy,
-        columns: Vec<CopyColumn>,
-        table: Option<&Table>,
-    ) -> Result<Vec<CopyColumn>> {
+    /// Checks the columns of options, and tells the client of the begin of a copy. Returns the
+    /// begin of the first message with rows: clients expect the binary header there.
+    fn begin_copy(&mut self, copy: &Copy, columns: &[CopyColumn], table: Option<&Table>) -> Result<Vec<u8>> {
         let options = &copy.options;
         let forced = [
             ("FORCE_QUOTE", &options.force_quote),
@@ -79,25 +76,33 @@ impl Session<'_> {
             }
         }
         self.connection.out.copy(copy.is_from, columns.len(), options.is_binary());
-        let mut header = Vec::new();
-        options.put_header(&mut header, &columns);
-        if !copy.is_from && !header.is_empty() {
-            self.connection.out.copy_data(&header);
-        }
-        Ok(columns)
-    }
-
-    fn put_row<'r>(&mut self, copy: &Copy, row: impl Iterator<Item = &'r Value>, columns: &[CopyColumn]) {
         let mut line = Vec::new();
-        copy.options.put_row(&mut line, row, columns);
-        self.connection.out.copy_data(&line);
+        if !copy.is_from {
+            options.put_header(&mut line, columns);
+        }
+        if !options.is_binary() && !line.is_empty() {
+            self.connection.out.copy_data(&line);
+            line.clear();
+        }
+        Ok(line)
     }
 
-    fn end_copy_out(&mut self, copy: &Copy, count: u64) -> String {
-        let mut end = Vec::new();
-        copy.options.put_end(&mut end);
-        if !end.is_empty() {
-            self.connection.out.copy_data(&end);
+    fn put_row<'r>(
+        &mut self,
+        copy: &Copy,
+        line: &mut Vec<u8>,
+        row: impl Iterator<Item = &'r Value>,
+        columns: &[CopyColumn],
+    ) {
+        copy.options.put_row(line, row, columns);
+        self.connection.out.copy_data(line);
+        line.clear();
+    }
+
+    fn end_copy_out(&mut self, copy: &Copy, mut line: Vec<u8>, count: u64) -> String {
+        copy.options.put_end(&mut line);
+        if !line.is_empty() {
+            self.connection.out.copy_data(&line);
         }
         self.connection.out.empty(b'c');
         format!("COPY {count}")
@@ -148,7 +153,8 @@ impl Session<'_> {
         let others: Vec<_> = changed.chain(read.into_iter().map(|table| (table, TableMode::Read))).collect();
         self.lock(&others).await?;
         let of = |at: &usize| CopyColumn { name: table.columns[*at].name.clone(), of: table.columns[*at].of };
-        let copied = self.begin_copy(copy, columns.iter().map(of).collect(), Some(&*table))?;
+        let copied: Vec<_> = columns.iter().map(of).collect();
+        let mut line = self.begin_copy(copy, &copied, Some(&*table))?;
         if !copy.is_from {
             let mut count = 0u64;
             let mut place = Some(ScanPlace::from(&[]));
@@ -158,12 +164,12 @@ impl Session<'_> {
                 place = next;
                 for (_, bytes) in rows.iter() {
                     let row = encode::read_row(bytes, table.columns.len())?;
-                    self.put_row(copy, columns.iter().map(|at| &row[*at]), &copied);
+                    self.put_row(copy, &mut line, columns.iter().map(|at| &row[*at]), &copied);
                     count += 1;
                 }
                 self.connection.flush_if_full().await?;
             }
-            return Ok(self.end_copy_out(copy, count));
+            return Ok(self.end_copy_out(copy, line, count));
         }
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let named = Parameters::default();

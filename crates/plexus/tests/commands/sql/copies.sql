@@ -149,7 +149,7 @@ copy many to stdout (format csv) \g :file
 \copy many from program 'cat $COPIED' (format csv)
 copy many to stdout \g :file
 \copy many from program 'cat $COPIED'
-select count(*), count(distinct (a, b)), sum(length(b)) from many;
+select count(*), count(distinct a || b), sum(length(b)) from many;
 \! rm -f $COPIED
 -- several statements in a text, and the older form of psql
 copy t (a) to stdout\; select 1 as one\; copy t (b) to stdout csv;
