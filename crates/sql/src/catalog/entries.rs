@@ -342,7 +342,7 @@ pub(crate) struct Schema {
 /// The relation with a name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Entry {
-    Table(Table),
+    Table(Box<Table>),
     /// The index of this table, by the end of the table's key.
     IndexOf(String),
     Sequence(Sequence),

@@ -250,7 +250,7 @@ impl Catalog {
             if let Some(entry) = Self::row(by, &self.place.key_of(&place), name).await? {
                 self.check_schema(by, &place.schema, Privilege::Usage).await?;
                 let relation = match entry {
-                    Entry::Table(table) => Relation::Table(Rc::new(table)),
+                    Entry::Table(table) => Relation::Table(table.into()),
                     Entry::View(view) => Relation::View(Rc::new(view)),
                     Entry::Sequence(sequence) => Relation::Sequence(Rc::new(sequence)),
                     Entry::IndexOf(table) => Relation::Index(RelationName::of_key(&table)),
@@ -463,7 +463,7 @@ impl Catalog {
         let mut found = Relations::default();
         Self::any(by, prefix, |_, entry: Entry| {
             match entry {
-                Entry::Table(table) => found.tables.push(table),
+                Entry::Table(table) => found.tables.push(*table),
                 Entry::View(view) => found.views.push(view),
                 Entry::Sequence(sequence) => found.sequences.push(sequence),
                 Entry::IndexOf(_) => {}
@@ -610,7 +610,7 @@ impl Catalog {
             }
             let is_moved = old.is_none_or(|old| old.relation() != relation);
             let entry = match *name == relation {
-                true => Entry::Table(new.clone()),
+                true => Entry::Table(new.clone().into()),
                 false if is_new || is_moved => Entry::IndexOf(relation.key()),
                 false => continue,
             };

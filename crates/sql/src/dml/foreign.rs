@@ -7,7 +7,7 @@
 //! as they are then, so it may be repeated, and one of a change that was rolled back finds nothing.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     collections::{HashMap, VecDeque},
     rc::Rc,
 };
@@ -35,10 +35,16 @@ pub(crate) struct Constraints {
     statement: RefCell<VecDeque<Work>>,
     /// The checks at the end of the transaction.
     deferred: RefCell<Vec<(Rc<Targets>, Work)>>,
-    /// Whether SET CONSTRAINTS ALL defers.
-    all_deferred: Cell<Option<bool>>,
-    /// Whether SET CONSTRAINTS defers those of this table and name.
-    modes: RefCell<HashMap<(u64, String), bool>>,
+    pub(crate) modes: RefCell<ConstraintModes>,
+}
+
+/// The effect of SET CONSTRAINTS on the transaction. A rollback to a savepoint takes it back.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct ConstraintModes {
+    /// Whether it defers all.
+    all: Option<bool>,
+    /// Whether it defers those of this table and name.
+    named: HashMap<(u64, String), bool>,
 }
 
 #[derive(Clone, Debug)]
@@ -81,8 +87,7 @@ impl Constraints {
     pub(crate) fn end_transaction(&self) {
         self.statement.borrow_mut().clear();
         self.deferred.borrow_mut().clear();
-        self.modes.borrow_mut().clear();
-        self.all_deferred.set(None);
+        self.modes.take();
     }
 
     /// Returns whether checks wait for the end of the transaction.
@@ -100,18 +105,21 @@ impl Constraints {
 
     fn defers(&self, (table, name, deferral): (&Table, &str, Option<bool>)) -> bool {
         let Some(is_deferred) = deferral else { return false };
-        let mode = self.modes.borrow().get(&(table.id, name.to_owned())).copied();
-        mode.or(self.all_deferred.get()).unwrap_or(is_deferred)
+        let modes = self.modes.borrow();
+        let named = modes.named.get(&(table.id, name.to_owned())).copied();
+        named.or(modes.all).unwrap_or(is_deferred)
     }
 
     /// Runs SET CONSTRAINTS for these constraints of tables, or for all.
     pub(crate) fn set(&self, names: Option<Vec<(u64, String)>>, defers: bool) {
         match names {
             None => {
-                self.all_deferred.set(Some(defers));
-                self.modes.borrow_mut().clear();
+                *self.modes.borrow_mut() = ConstraintModes { all: Some(defers), ..Default::default() };
             }
-            Some(names) => self.modes.borrow_mut().extend(names.into_iter().map(|name| (name, defers))),
+            Some(names) => {
+                let names = names.into_iter().map(|name| (name, defers));
+                self.modes.borrow_mut().named.extend(names);
+            }
         }
     }
 

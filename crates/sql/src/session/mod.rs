@@ -30,6 +30,7 @@ use crate::{
     activity::Activity,
     bind::{Parameters, select::ResultColumn},
     catalog::{Catalog, Transaction},
+    dml::foreign::ConstraintModes,
     error::{Result, SqlError, code},
     functions::Context,
     parse::{self, Statement},
@@ -91,6 +92,16 @@ pub(crate) struct SessionParts {
     pub(crate) temporary: Arc<Path>,
 }
 
+/// A savepoint of the client, and what a rollback to it takes back.
+#[derive(Clone)]
+struct NamedSavepoint {
+    name: String,
+    place: Savepoint,
+    /// The place of its notifications.
+    notifications: (usize, usize),
+    constraints: ConstraintModes,
+}
+
 /// A session of a client.
 pub(crate) struct Session<'a> {
     store: Store<Cache>,
@@ -111,8 +122,7 @@ pub(crate) struct Session<'a> {
     /// A statement of the transaction has read or changed rows.
     has_queried: bool,
     temporary_schema: Option<TemporarySchema>,
-    /// Each with the place of its notifications.
-    savepoints: Vec<(String, Savepoint, (usize, usize))>,
+    savepoints: Vec<NamedSavepoint>,
     statements: HashMap<String, Rc<Prepared>>,
     /// Statements of simple queries by their shape; `None`: they are planned with their literals.
     shapes: HashMap<String, Option<Rc<Prepared>>>,

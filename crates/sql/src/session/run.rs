@@ -6,7 +6,7 @@ use plexus_base::BlockId;
 use sqlparser::ast;
 
 use super::{
-    Session,
+    NamedSavepoint, Session,
     cursors::Declared,
     explain::{ExplainOptions, Explained},
     locks::TableMode,
@@ -463,7 +463,8 @@ impl Session<'_> {
             }
             ast::Statement::Rollback { chain: false, savepoint: Some(name) } => {
                 let at = self.find_savepoint(name)?;
-                let (_, place, notifications) = self.savepoints[at];
+                let NamedSavepoint { place, notifications, constraints, .. } = self.savepoints[at].clone();
+                self.context.constraints.modes.replace(constraints);
                 self.savepoints.truncate(at + 1);
                 self.end_cursors_behind(at);
                 self.context.notifications.rollback_to(notifications);
@@ -481,7 +482,10 @@ impl Session<'_> {
                 }
                 self.begin();
                 let place = self.transaction.as_mut().ok_or_else(no_transaction)?.savepoint()?;
-                self.savepoints.push((folded(name), place, self.context.notifications.mark()));
+                let name = folded(name);
+                let notifications = self.context.notifications.mark();
+                let constraints = self.context.constraints.modes.borrow().clone();
+                self.savepoints.push(NamedSavepoint { name, place, notifications, constraints });
                 Ok(plain("SAVEPOINT"))
             }
             ast::Statement::ReleaseSavepoint { name } => {
@@ -577,7 +581,7 @@ impl Session<'_> {
             return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
         }
         let name = folded(name);
-        self.savepoints.iter().rposition(|(known, ..)| *known == name).ok_or_else(|| {
+        self.savepoints.iter().rposition(|known| known.name == name).ok_or_else(|| {
             SqlError::new(code::INVALID_SAVEPOINT, format!("savepoint \"{name}\" does not exist"))
         })
     }

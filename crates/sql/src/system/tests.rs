@@ -37,6 +37,7 @@ fn table(id: u64, name: &str) -> Table {
         primary: Some(Key {
             name: format!("{name}_pkey"),
             columns: vec![0],
+            include: Vec::new(),
             comment: None,
             constraint_comment: None,
         }),

@@ -68,14 +68,14 @@ impl Network {
         Self { address, bits: self.bits }
     }
 
-    /// Returns whether it has another network or address, or is the same.
+    /// Returns whether its network has another one with as many bits or more.
     pub(crate) fn contains(self, other: Self) -> bool {
         let inner = Self { bits: self.bits, ..other };
         self.family() == other.family() && self.bits <= other.bits && self.network() == inner.network()
     }
 
-    /// Reads PostgreSQL's text of it. The octets at the end may be missing if the bits are given; in
-    /// a cidr the class of the address decides, too.
+    /// Reads PostgreSQL's text of it. The octets at the end may be missing if the bits are given.
+    /// In a cidr the class of the address decides, too.
     pub(crate) fn parse(text: &str, of: Type) -> Result<Value> {
         let (wrong, is_cidr) = (|| super::text::invalid(of, text), of == Type::Cidr);
         let found = Self::read(text, is_cidr).ok_or_else(wrong)?;
