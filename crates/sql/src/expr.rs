@@ -8,7 +8,7 @@ use crate::{
     functions::{BoundFunction, Context, MOST_BYTES, Volatility, too_long},
     sequences::SequenceSlot,
     system,
-    types::{Type, Value, array::Array, encode, numeric::Numeric, out_of_range},
+    types::{Type, Value, array::Array, encode, named::NamedType, numeric::Numeric, out_of_range},
 };
 
 /// An expression over the values of a row and the parameters of a statement.
@@ -62,6 +62,8 @@ pub(crate) enum Expr {
     },
     Subscript(Box<Expr>, Vec<Subscript>),
     Quantified(Box<Quantified>),
+    /// A value that becomes one of a domain, and the conditions of its checks over the value alone.
+    Checked(Box<Expr>, &'static NamedType, Rc<[Expr]>),
 }
 
 /// The question to which the rows of a subquery are the answer.
@@ -200,7 +202,7 @@ macro_rules! each_child {
                 }
             }
             Expr::Not(one) | Expr::IsNull(one) | Expr::Is(one, _) | Expr::Negative(_, one) => $act(one),
-            Expr::Cast { value, .. } => $act(value),
+            Expr::Cast { value, .. } | Expr::Checked(value, ..) => $act(value),
             Expr::And(all)
             | Expr::Or(all)
             | Expr::Call(_, all)
@@ -473,6 +475,11 @@ impl Expr {
                 (Value::Text(one), Value::Text(other)) => Value::Text(one + &other),
                 _ => Value::Null,
             },
+            Self::Checked(value, of, conditions) => {
+                let value = value.evaluate(inputs)?;
+                of.check(&value, conditions, inputs.context)?;
+                value
+            }
             Self::Cast { value, from, to, .. } if from.is_reg() || to.is_reg() => {
                 system::cast(value.evaluate(inputs)?, *from, *to, inputs.context)?
             }

@@ -14,6 +14,7 @@ use crate::{
     exec::Run,
     parse::folded,
     sequences::Sequence,
+    types::named::NamedType,
     wire::scram::Verifier,
 };
 
@@ -258,12 +259,13 @@ impl Roles<'_, '_> {
         let by = &mut *self.run.by;
         let Some(database) = self.first.database(by, name).await? else { return Ok(()) };
         let mut catalog = Catalog::new(SessionPlace { database, ..self.place.clone() });
-        let Relations { tables, views, sequences } = catalog.relations(by).await?;
+        let Relations { tables, views, sequences, types } = catalog.relations(by).await?;
         for table in &tables {
             catalog.change(by, Some(table), None).await?;
         }
         let views = views.iter().map(View::relation);
-        for relation in views.chain(sequences.iter().map(Sequence::relation)) {
+        let types = types.iter().filter_map(|of| of.of.named()).map(NamedType::relation);
+        for relation in views.chain(sequences.iter().map(Sequence::relation)).chain(types) {
             catalog.change_entry(by, &relation, None).await?;
         }
         for schema in catalog.schemas(by).await? {

@@ -4,6 +4,7 @@
 mod damage;
 mod dumps;
 mod sessions;
+mod types;
 
 use std::{
     fs,
@@ -27,6 +28,8 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("copies", include_str!("sql/copies.sql")),
     ("alterations", include_str!("sql/alterations.sql")),
     ("definitions", include_str!("sql/definitions.sql")),
+    ("domains", include_str!("sql/domains.sql")),
+    ("enums", include_str!("sql/enums.sql")),
     ("functions", include_str!("sql/functions.sql")),
     ("joins", include_str!("sql/joins.sql")),
     ("keys", include_str!("sql/keys.sql")),

@@ -580,6 +580,7 @@ fn find(name: &ast::ObjectName, around: Around<'_>) -> Result<(Relation, Vec<Res
             Ok((Relation::Sequence(sequence), columns.collect(), own.to_owned()))
         }
         catalog::Relation::Index(_) => Err(wrong_kind(&name)),
+        catalog::Relation::Type(_) => Err(undefined(&name)),
     }
 }
 

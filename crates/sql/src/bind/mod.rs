@@ -12,6 +12,7 @@ pub(crate) mod query;
 pub(crate) mod select;
 pub(crate) mod sets;
 mod subqueries;
+mod types;
 pub(crate) mod windows;
 
 use std::{
@@ -22,6 +23,7 @@ use std::{
 
 use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
 
+pub(crate) use self::types::{type_of, undefined_type};
 use self::{aggregates::Grouping, query::With, select::ResultColumn, windows::Calls};
 use crate::{
     catalog::{Grant, Privilege, Relation, RelationName, SessionPlace, Table, undefined},
@@ -32,7 +34,7 @@ use crate::{
     parse::{folded, relation_of_text},
     sequences::SequenceSlot,
     shape::number,
-    types::{Clock, Type, Value, moment},
+    types::{Type, Value, moment},
 };
 
 /// The deepest nesting of expressions, those of all queries together.
@@ -81,6 +83,9 @@ pub(crate) struct Parameters {
     /// The relations that were looked up, and that which must be for the binding to go on.
     pub(crate) relations: RefCell<HashMap<String, Option<(RelationName, Relation)>>>,
     pub(crate) missing: RefCell<Option<String>>,
+    /// The types that names mean where the catalog is not asked: expressions of a table name those
+    /// of its columns.
+    pub(crate) own_types: RefCell<Option<Vec<Type>>>,
     /// The numbers of rows of tables, about, and the tables whose size would help.
     pub(crate) sizes: RefCell<HashMap<u64, u64>>,
     pub(crate) unsized_tables: RefCell<Vec<Rc<Table>>>,
@@ -197,6 +202,7 @@ impl Parameters {
                 };
                 Err(error!(NOT_IN_STATE, "cannot {verb} view \"{}\"", view.name))
             }
+            Relation::Type(_) => Err(undefined(name)),
             Relation::Sequence(_) | Relation::Index(_) => Err(wrong_kind(name)),
         }
     }
@@ -280,6 +286,19 @@ fn literal_number(text: &str) -> Result<Typed> {
 
 /// Converts an expression to a type; a literal or parameter without type gets it.
 pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit: bool) -> Result<Expr> {
+    if let Type::Domain(domain) = to {
+        let value = coerce((expr, from), to.base(), on, is_explicit)?;
+        let column = ResultColumn { name: "value".to_owned(), of: to };
+        let (columns, none) = ([ScopeColumn::new("", &column, 0)], Parameters::default());
+        let scope = Scope::new(&columns, &none);
+        let checks = domain.domain.iter().flat_map(|domain| &domain.checks);
+        let conditions = checks.map(|(_, text)| scope.condition(&crate::parse::expression(text)?, "CHECK"));
+        let conditions = conditions.collect::<Result<Rc<[Expr]>>>()?;
+        let is_plain = !conditions.iter().any(Expr::has_subquery);
+        let checked = is_plain.then(|| Expr::Checked(value.boxed(), domain, conditions));
+        return checked.ok_or_else(|| SqlError::unsupported("a subquery in a check"));
+    }
+    let from = from.base();
     if let (Expr::Parameter(number), Type::Unknown) = (&expr, from) {
         // The names of objects are looked up in each execution.
         let has = on.decide(*number, if to.is_reg() { Type::Text } else { to });
@@ -288,8 +307,9 @@ pub(crate) fn coerce((expr, from): Typed, to: Type, on: &Parameters, is_explicit
             false => Ok(Expr::Cast { value: expr.boxed(), from: has, to, is_explicit }),
         };
     }
-    // A value with limits is one without them.
-    if from == to || from.without_limits() == to || to == Type::Unknown {
+    // A value with limits is one without them, but for char(n), whose values have no blanks.
+    let is_wider = from.without_limits() == to && !matches!(to, Type::Char(_));
+    if from == to || is_wider || to == Type::Unknown {
         return Ok(expr);
     }
     if let Expr::Value(value) = &expr
@@ -334,74 +354,6 @@ pub(crate) fn assign(typed: Typed, to: Type, name: &str, on: &Parameters) -> Res
         fail!(DATATYPE_MISMATCH, "column \"{name}\" is of type {to} but expression is of type {from}");
     }
     coerce(typed, to, on, false)
-}
-
-/// Returns the type that a name of SQL means.
-pub(crate) fn type_of(of: &ast::DataType) -> Result<Type> {
-    use ast::{CharacterLength, DataType as D, ExactNumberInfo as N, TimezoneInfo as Z};
-    let length = |length: &Option<CharacterLength>| match length {
-        None => Ok(None),
-        Some(CharacterLength::IntegerLength { length, unit: None }) => match u32::try_from(*length) {
-            Ok(length @ 1..=10_485_760) => Ok(Some(length)),
-            _ => Err(SqlError::new(code::INVALID_PARAMETER_VALUE, "the length of a type must be at least 1")),
-        },
-        Some(other) => Err(SqlError::unsupported(format!("the length {other}"))),
-    };
-    let numeric = |digits: u64, scale: i64| match (u16::try_from(digits), u16::try_from(scale)) {
-        (Ok(digits @ 1..=38), Ok(scale)) if scale <= digits.min(37) => {
-            Ok(Type::Numeric(Some((digits, scale))))
-        }
-        _ => Err(SqlError::unsupported(format!("numeric({digits},{scale})"))),
-    };
-    // More than six digits of seconds are not kept.
-    let clock = |clock: Clock, digits: &Option<u64>| match digits {
-        None => Type::Rounded(clock, 6).unrounded(),
-        Some(digits) => Type::Rounded(clock, (*digits).min(6) as u8),
-    };
-    Ok(match of {
-        D::Bool | D::Boolean => Type::Bool,
-        D::SmallInt(None) | D::Int2(None) => Type::Int2,
-        D::Int(None) | D::Integer(None) | D::Int4(None) => Type::Int4,
-        D::BigInt(None) | D::Int8(None) => Type::Int8,
-        D::Real | D::Float4 | D::Float(N::Precision(1..=24)) => Type::Float4,
-        D::DoublePrecision | D::Float8 | D::Float(N::Precision(25..=53)) => Type::Float8,
-        D::Double(N::None) | D::Float(N::None) => Type::Float8,
-        D::Numeric(N::None) | D::Decimal(N::None) | D::Dec(N::None) => Type::Numeric(None),
-        D::Numeric(N::Precision(digits)) | D::Decimal(N::Precision(digits)) => numeric(*digits, 0)?,
-        D::Numeric(N::PrecisionAndScale(digits, scale)) | D::Decimal(N::PrecisionAndScale(digits, scale)) => {
-            numeric(*digits, *scale)?
-        }
-        D::Text => Type::Text,
-        D::Varchar(size) | D::CharacterVarying(size) | D::CharVarying(size) => Type::Varchar(length(size)?),
-        D::Char(size) | D::Character(size) => Type::Char(length(size)?.unwrap_or(1)),
-        D::Bytea => Type::Bytea,
-        D::Uuid => Type::Uuid,
-        D::Date => Type::Date,
-        D::Interval { fields: None, precision } => clock(Clock::Interval, precision),
-        D::Time(digits, Z::None | Z::WithoutTimeZone) => clock(Clock::TimeOfDay, digits),
-        D::Time(digits, Z::Tz | Z::WithTimeZone) => clock(Clock::TimeTz, digits),
-        D::Timestamp(digits, Z::None | Z::WithoutTimeZone) => clock(Clock::Timestamp, digits),
-        D::Timestamp(digits, Z::Tz | Z::WithTimeZone) => clock(Clock::TimestampTz, digits),
-        D::Regclass => Type::Regclass,
-        D::JSON => Type::Json,
-        D::JSONB => Type::Jsonb,
-        D::Array(ast::ArrayElemTypeDef::SquareBracket(element, _)) => {
-            match type_of(element)? {
-                // All arrays of one element are of one type.
-                array @ Type::Array(_) => array,
-                element => (element.array().filter(|array| array.element() == Some(element)))
-                    .ok_or_else(|| SqlError::unsupported(format!("the type {of}")))?,
-            }
-        }
-        D::Custom(name, modifiers) if modifiers.is_empty() => {
-            let unsupported = || SqlError::unsupported(format!("the type {of}"));
-            let name = system_name(name).ok_or_else(unsupported)?;
-            // `char` comes here only with quotes: else it is a type of the language.
-            let known = Type::all().find(|known| known.catalog_name() == name && *known != Type::Record);
-            known.ok_or_else(unsupported)?
-        }
-        other => return Err(SqlError::unsupported(format!("the type {other}"))),
-    })
 }
 
 impl Scope<'_> {
@@ -504,8 +456,9 @@ impl Scope<'_> {
             E::Value(value) => self.value(&value.value)?,
             E::TypedString(typed) => {
                 let text = typed.value.clone().value.into_string().unwrap_or_default();
-                let of = type_of(&typed.data_type)?;
-                (Expr::Value(Value::Text(text).cast(Type::Unknown, of, true)?), of.unrounded())
+                let of = type_of(&typed.data_type, self.parameters)?;
+                let text = (Expr::Value(Value::Text(text)), Type::Unknown);
+                (coerce(text, of, self.parameters, true)?, of.unrounded())
             }
             E::UnaryOp { op: UnaryOperator::Minus, expr: inner } => {
                 if let E::Value(ast::ValueWithSpan { value: ast::Value::Number(text, _), .. }) = &**inner {
@@ -623,7 +576,7 @@ impl Scope<'_> {
                 data_type,
                 format: None,
             } => {
-                let of = type_of(data_type)?;
+                let of = type_of(data_type, self.parameters)?;
                 if let (E::Array(array), Some(element)) = (&**expr, of.element()) {
                     return self.array(&array.elem, Some(element));
                 }

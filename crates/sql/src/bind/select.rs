@@ -117,10 +117,15 @@ fn name_of(expr: &ast::Expr) -> String {
 /// that an outer one counts (PostgreSQL's `FigureColname`).
 fn found_name(expr: &ast::Expr) -> Option<(String, bool)> {
     use ast::Expr as E;
-    let of_type = |of: &ast::DataType| {
-        // An array is named as its elements are.
-        Some((super::type_of(of).ok()?.catalog_name().to_owned(), false))
-    };
+    // An array is named as its elements are.
+    fn of_type(of: &ast::DataType) -> Option<(String, bool)> {
+        let name = match of {
+            ast::DataType::Array(ast::ArrayElemTypeDef::SquareBracket(of, _)) => return of_type(of),
+            ast::DataType::Custom(name, _) => name.0.last()?.as_ident().map(folded)?,
+            of => super::type_of(of, &Parameters::default()).ok()?.catalog_name().to_owned(),
+        };
+        Some((name, false))
+    }
     match expr {
         E::Identifier(name) => Some((folded(name), true)),
         E::CompoundIdentifier(names) => names.last().map(|name| (folded(name), true)),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::{Result, SqlError, code},
     sequences::Sequence,
-    types::{Type, Value, encode},
+    types::{Type, Value, encode, named::NamedType},
 };
 
 /// The schema that each database has.
@@ -339,7 +339,16 @@ pub(crate) struct Schema {
     pub(crate) comment: Option<String>,
 }
 
-/// The relation with a name.
+/// A type that a statement has made. Types and relations have different names.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct TypeEntry {
+    pub(crate) owner: String,
+    pub(crate) of: Type,
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}
+
+/// The relation or type with a name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Entry {
     Table(Box<Table>),
@@ -347,6 +356,7 @@ pub(crate) enum Entry {
     IndexOf(String),
     Sequence(Sequence),
     View(View),
+    Type(TypeEntry),
 }
 
 /// The query of a materialized view, as [`View`] has it.
@@ -370,6 +380,11 @@ impl Table {
             columns,
             ..Self::default()
         }
+    }
+
+    /// Returns whether values of a type that a statement has made are in it.
+    pub(crate) fn uses(&self, of: &'static NamedType) -> bool {
+        self.columns.iter().any(|column| column.of.named() == Some(of))
     }
 
     /// Returns the view that a materialized one would be.

@@ -3,7 +3,7 @@
 //! | key | value |
 //! |---|---|
 //! | `v` | a number that each change of the catalog replaces by one that never was |
-//! | `r`, a database and a name | the table, view or sequence of this name, or the table whose index has it; before a name that is not in the schema `public`: its schema and a byte 0 |
+//! | `r`, a database and a name | the table, view, sequence or type of this name, or the table whose index has it; before a name that is not in the schema `public`: its schema and a byte 0 |
 //! | `n`, a database and a name | a schema |
 //! | `s` and a number | the state of a sequence |
 //! | `u` and a name | a role |
@@ -20,15 +20,18 @@ use plexus_cache::Cache;
 use plexus_interconnect::executor;
 use plexus_store::{RowChange, tree::ScanPlace};
 use serde::{Serialize, de::DeserializeOwned};
+use sqlparser::ast;
 
 pub(crate) use self::entries::{
     Action, Check, Column, Entry, ForeignKey, Grant, Identity, Index, IndexOrder, IndexPart, Key,
-    Materialized, PATTERN_CLASSES, PUBLIC, Privilege, RelationName, Schema, Table, View, ViewColumn,
-    number_key, public, shown,
+    Materialized, PATTERN_CLASSES, PUBLIC, Privilege, RelationName, Schema, Table, TypeEntry, View,
+    ViewColumn, number_key, public, shown,
 };
 use crate::{
+    bind::{Parameters, type_of},
     error::{Result, SqlError, code},
     sequences::{Sequence, SequenceSlot},
+    types::{Type, named::NamedType},
 };
 
 /// The transaction of a session.
@@ -40,7 +43,7 @@ const VERSION_KEY: &[u8] = b"v";
 const RELATION: u8 = b'r';
 const SCHEMA: u8 = b'n';
 
-/// A relation that a name means.
+/// A relation or type that a name means.
 #[derive(Clone, Debug)]
 pub(crate) enum Relation {
     Table(Rc<Table>),
@@ -48,14 +51,16 @@ pub(crate) enum Relation {
     Sequence(Rc<Sequence>),
     /// An index of this table.
     Index(RelationName),
+    Type(Rc<TypeEntry>),
 }
 
-/// The relations of a database.
+/// The relations and types of a database.
 #[derive(Default, Debug)]
 pub(crate) struct Relations {
     pub(crate) tables: Vec<Table>,
     pub(crate) views: Vec<View>,
     pub(crate) sequences: Vec<Sequence>,
+    pub(crate) types: Vec<TypeEntry>,
 }
 
 /// The catalog as a session knows it.
@@ -254,6 +259,7 @@ impl Catalog {
                     Entry::View(view) => Relation::View(Rc::new(view)),
                     Entry::Sequence(sequence) => Relation::Sequence(Rc::new(sequence)),
                     Entry::IndexOf(table) => Relation::Index(RelationName::of_key(&table)),
+                    Entry::Type(of) => Relation::Type(Rc::new(of)),
                 };
                 found = Some((place, relation));
                 break;
@@ -261,6 +267,44 @@ impl Catalog {
         }
         self.known.insert(name.to_owned(), found.clone());
         Ok(found)
+    }
+
+    /// Returns the type that a name of SQL means.
+    pub(crate) async fn type_of(&mut self, by: &mut Transaction, of: &ast::DataType) -> Result<Type> {
+        let parameters = Parameters::default();
+        loop {
+            let found = type_of(of, &parameters);
+            let Some(missing) = parameters.missing.take() else { return found };
+            let known = self.relation(by, &missing).await?;
+            parameters.relations.borrow_mut().insert(missing, known);
+        }
+    }
+
+    /// Returns the type with a number as it is now.
+    pub(crate) async fn type_of_oid(&mut self, by: &mut Transaction, oid: u32) -> Result<Type> {
+        let is_it = |of: &NamedType| of.oid == oid || of.array == oid;
+        let name = NamedType::of_oid(oid).map(|of| of.relation().qualified()).unwrap_or_default();
+        let mut found = match self.relation(by, &name).await? {
+            Some((_, Relation::Type(entry))) => entry.of.named().filter(|of| is_it(of)),
+            _ => None,
+        };
+        if found.is_none() {
+            let all = self.relations(by).await?.types;
+            found = all.iter().filter_map(|entry| entry.of.named()).find(|of| is_it(of));
+        }
+        let undefined =
+            || SqlError::new(code::UNDEFINED_OBJECT, format!("type with OID {oid} does not exist"));
+        let of = found.ok_or_else(undefined)?;
+        if of.oid == oid { Ok(of.of()) } else { of.of().array().ok_or_else(undefined) }
+    }
+
+    /// Waits for other changes of definitions, and keeps them away to the end of the transaction:
+    /// what is read then stays.
+    pub(crate) async fn hold(&mut self, by: &mut Transaction) -> Result<()> {
+        Self::change_version(by).await?;
+        by.begin_statement();
+        self.known.clear();
+        Ok(())
     }
 
     /// Returns the table with a name.
@@ -466,6 +510,7 @@ impl Catalog {
                 Entry::Table(table) => found.tables.push(*table),
                 Entry::View(view) => found.views.push(view),
                 Entry::Sequence(sequence) => found.sequences.push(sequence),
+                Entry::Type(of) => found.types.push(of),
                 Entry::IndexOf(_) => {}
             }
             false
@@ -524,6 +569,7 @@ impl Catalog {
             Entry::Table(table) => is_of(&table.owner, &table.grants),
             Entry::View(view) => is_of(&view.owner, &view.grants),
             Entry::Sequence(sequence) => is_of(&sequence.owner, &sequence.grants),
+            Entry::Type(of) => of.owner == role,
             Entry::IndexOf(_) => false,
         };
         let is_owned_schema = |_: &[u8], schema: Schema| is_of(&schema.owner, &schema.grants);

@@ -15,7 +15,7 @@ use crate::{
         target::{bind_text, check_immutable},
     },
     error::{Result, SqlError, code},
-    parse::folded,
+    parse::{expression, folded, unqualified},
 };
 
 impl Definer<'_, '_> {
@@ -29,7 +29,10 @@ impl Definer<'_, '_> {
     ) -> Result<Column> {
         let name = folded(&column.name);
         let serial = serial_of(&column.data_type);
-        let of = serial.map_or_else(|| bind::type_of(&column.data_type), Ok)?;
+        let of = match serial {
+            Some(of) => of,
+            None => self.type_of(&column.data_type).await?,
+        };
         let mut made = Column::new(&name, of);
         let catalog = &mut *self.catalog;
         if serial.is_some() {
@@ -109,6 +112,16 @@ impl Definer<'_, '_> {
             }
             _ => error,
         })?;
+        let column = &mut table.columns[at];
+        if let Some(of) = column.of.named()
+            && let Some(ast::Expr::Cast { expr, data_type: ast::DataType::Custom(name, _), .. }) =
+                column.default.as_deref().map(expression).transpose()?
+            && matches!(*expr, ast::Expr::Value(_))
+            && unqualified(&name)? == of.name
+        {
+            // The literal alone follows new names of the type and its labels.
+            column.default = Some(expr.to_string());
+        }
         let named = named.sequences.take();
         let mut sequences = Vec::new();
         for (name, _) in &named {

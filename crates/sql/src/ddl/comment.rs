@@ -4,7 +4,8 @@ use sqlparser::ast;
 
 use super::Definer;
 use crate::{
-    catalog::{Entry, Relation, Table, undefined, undefined_schema},
+    bind::undefined_type,
+    catalog::{Entry, Relation, Table, TypeEntry, undefined, undefined_schema},
     error::{Result, SqlError, code},
     parse::{folded, relation, simple},
 };
@@ -70,10 +71,12 @@ pub(crate) async fn comment(
             schema.comment = text;
             define.catalog.change_schema(define.run.by, &name, Some(&schema)).await
         }
-        O::Table | O::View | O::MaterializedView | O::Index | O::Sequence => {
+        O::Table | O::View | O::MaterializedView | O::Index | O::Sequence | O::Type | O::Domain => {
             let name = relation(name)?;
             let found = define.catalog.relation(define.run.by, &name).await?;
-            let (place, found) = found.ok_or_else(|| undefined(&name))?;
+            let missing =
+                || if matches!(kind, O::Type | O::Domain) { undefined_type(&name) } else { undefined(&name) };
+            let (place, found) = found.ok_or_else(missing)?;
             let owner = define.catalog.place().clone();
             let entry = match (kind, found) {
                 (O::Table | O::MaterializedView, Relation::Table(table))
@@ -101,6 +104,10 @@ pub(crate) async fn comment(
                 (O::Sequence, Relation::Sequence(sequence)) => {
                     owner.check_owner(&sequence.owner, "sequence", &sequence.name)?;
                     Entry::Sequence(crate::sequences::Sequence { comment: text, ..(*sequence).clone() })
+                }
+                (O::Type | O::Domain, Relation::Type(of)) => {
+                    owner.check_owner(&of.owner, "type", &place.name)?;
+                    Entry::Type(TypeEntry { comment: text, ..(*of).clone() })
                 }
                 (kind, _) => {
                     let kind = kind.to_string().to_lowercase();

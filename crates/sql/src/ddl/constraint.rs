@@ -159,11 +159,12 @@ fn action(of: Option<ast::ReferentialAction>) -> Action {
 
 /// Returns whether values of two types can be compared by their keys.
 fn are_comparable(one: Type, other: Type) -> bool {
+    let (one, other) = (one.base(), other.base());
     let is_text = |of: Type| matches!(of, Type::Text | Type::Varchar(_) | Type::Name);
     one.is_integer() && other.is_integer()
         || is_text(one) && is_text(other)
         || one.is_float() && other.is_float()
-        || std::mem::discriminant(&one) == std::mem::discriminant(&other)
+        || std::mem::discriminant(&one) == std::mem::discriminant(&other) && one.named() == other.named()
 }
 
 /// Checks that the columns of a foreign key fit to those that they name.

@@ -12,7 +12,7 @@ use crate::{
     parse::relation,
 };
 
-/// Runs DROP TABLE, VIEW, INDEX or SEQUENCE.
+/// Runs DROP TABLE, VIEW, INDEX, SEQUENCE or TYPE.
 pub(crate) async fn drop_all(
     define: &mut Definer<'_, '_>,
     kind: ast::ObjectType,
@@ -29,12 +29,16 @@ pub(crate) async fn drop_all(
             ast::ObjectType::MaterializedView => "materialized view",
             ast::ObjectType::Index => "index",
             ast::ObjectType::Sequence => "sequence",
+            ast::ObjectType::Type => "type",
             other => return Err(SqlError::unsupported(format!("DROP {other}"))),
         };
-        let Some((place, found)) = define.catalog.relation(define.run.by, &name).await? else {
+        let is_type = kind == ast::ObjectType::Type;
+        let found = define.catalog.relation(define.run.by, &name).await?;
+        let found = found.filter(|(_, found)| matches!(found, Relation::Type(_)) == is_type);
+        let Some((place, found)) = found else {
             let message = format!("{word} \"{}\" does not exist", shown(&name));
             if !if_exists {
-                let code = if kind == ast::ObjectType::Index {
+                let code = if is_type || kind == ast::ObjectType::Index {
                     code::UNDEFINED_OBJECT
                 } else {
                     code::UNDEFINED_TABLE
@@ -63,6 +67,10 @@ pub(crate) async fn drop_all(
                 define.catalog.place().check_owner(&sequence.owner, "sequence", &sequence.name)?;
                 drop_sequence(define, &sequence.relation(), cascade).await?;
             }
+            (ast::ObjectType::Type, Relation::Type(entry)) => {
+                define.catalog.place().check_owner(&entry.owner, "type", &place.name)?;
+                define.drop_type(&entry, cascade).await?;
+            }
             (_, found) => return Err(wrong_kind(&place.name, word, &found)),
         }
     }
@@ -79,6 +87,7 @@ pub(super) fn wrong_kind(name: &str, wanted: &str, found: &Relation) -> SqlError
         Relation::View(_) => "Use DROP VIEW to remove a view.",
         Relation::Sequence(_) => "Use DROP SEQUENCE to remove a sequence.",
         Relation::Index(_) => "Use DROP INDEX to remove an index.",
+        Relation::Type(_) => "",
     };
     let article = if wanted == "index" { "an" } else { "a" };
     SqlError::new(code::WRONG_OBJECT_TYPE, format!("\"{name}\" is not {article} {wanted}")).with_hint(hint)

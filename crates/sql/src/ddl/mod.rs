@@ -4,6 +4,7 @@ mod alter;
 mod columns;
 mod comment;
 mod constraint;
+mod domain;
 mod drop;
 mod grant;
 mod index;
@@ -11,6 +12,7 @@ mod rewrite;
 mod schema;
 mod sequence;
 mod table;
+mod types;
 mod view;
 
 use std::collections::BTreeSet;
@@ -20,20 +22,23 @@ use sqlparser::ast;
 pub(crate) use self::{
     alter::{alter_index, alter_schema, alter_table},
     comment::{ConstraintComment, comment, comment_on_constraint},
+    domain::create_domain,
     drop::{drop_all, truncate},
     grant::{grant, granted, grantees, revoke},
     index::create_index,
     schema::{create_schema, drop_schemas},
     sequence::{AlterSequence, alter_sequence, create_sequence, owner_of},
     table::{create_table, create_table_as, has_rows},
+    types::{alter_type, create_type},
     view::{create_view, refresh_view},
 };
 use crate::{
     bind::select::refuse,
-    catalog::{Catalog, RelationName, Table, View, duplicate, undefined},
+    catalog::{Catalog, Column, RelationName, Table, View, duplicate, undefined},
     error::{Result, SqlError, code},
     exec::Run,
     parse::relation,
+    types::Type,
 };
 
 /// A change of definitions: the running statement, and the catalog.
@@ -80,6 +85,28 @@ impl Definer<'_, '_> {
 
     async fn views_of(&mut self, name: &RelationName) -> Result<Vec<View>> {
         self.catalog.views_of(self.run.by, name).await
+    }
+
+    /// Returns the type that a name of SQL means. It stays until the end of the transaction.
+    async fn type_of(&mut self, of: &ast::DataType) -> Result<Type> {
+        let found = self.catalog.type_of(self.run.by, of).await;
+        if !found.as_ref().is_ok_and(|of| of.named().is_some()) {
+            return found;
+        }
+        self.catalog.hold(self.run.by).await?;
+        self.catalog.type_of(self.run.by, of).await
+    }
+
+    /// Gives new columns their types as they are now. They stay until the end of the transaction.
+    async fn refresh_types(&mut self, columns: &mut [Column]) -> Result<()> {
+        let mut named: Vec<_> = columns.iter_mut().filter(|column| column.of.named().is_some()).collect();
+        if !named.is_empty() {
+            self.catalog.hold(self.run.by).await?;
+        }
+        for column in &mut named {
+            column.of = self.catalog.type_of_oid(self.run.by, column.of.oid()).await?;
+        }
+        Ok(())
     }
 
     /// Returns the place of a relation that a statement makes.

@@ -108,6 +108,21 @@ impl Definer<'_, '_> {
         Ok(())
     }
 
+    /// Evaluates expressions over each row of a table, which may fail.
+    pub(super) async fn each_row(&mut self, table: &Table, checked: &[Expr]) -> Result<()> {
+        let run = &mut *self.run;
+        let mut place = Some(ScanPlace::from(&[]));
+        while let Some(from) = place {
+            let (rows, next) = run.by.scan(table.rows(), &from).await?;
+            place = next;
+            for (_, bytes) in rows.iter() {
+                let row = encode::read_row(bytes, table.columns.len())?;
+                run.evaluate(checked, &row).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that the rows are there that a foreign key of a table names.
     pub(super) async fn validate_foreign_key(&mut self, table: &Table, number: usize) -> Result<()> {
         let table = self.table(&table.relation()).await?;

@@ -83,6 +83,9 @@ pub(crate) async fn drop_schemas(
         lines.extend(relations.views.iter().map(|view| (view.id, format!("view {name}.{}", view.name))));
         let sequences = relations.sequences.iter();
         lines.extend(sequences.map(|one| (one.id, format!("sequence {name}.{}", one.name))));
+        relations.types.retain(|of| of.of.named().is_some_and(|of| of.schema == name));
+        let types = relations.types.iter().filter_map(|of| of.of.named());
+        lines.extend(types.map(|of| (of.oid.into(), format!("type {name}.{}", of.name))));
         // In the order in which they were made.
         lines.sort();
         let objects: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
@@ -97,6 +100,9 @@ pub(crate) async fn drop_schemas(
         define.drop_tables(&tables, true).await?;
         for sequence in &relations.sequences {
             drop_sequence(define, &sequence.relation(), true).await?;
+        }
+        for of in &relations.types {
+            define.drop_type(of, true).await?;
         }
         define.notices.truncate(told + 1);
         define.catalog.change_schema(define.run.by, &name, None).await?;

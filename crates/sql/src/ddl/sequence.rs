@@ -4,7 +4,7 @@ use sqlparser::ast;
 
 use super::{Definer, exists, grant::change_owner, needed};
 use crate::{
-    bind::{self, select::refuse},
+    bind::{Parameters, select::refuse, type_of},
     catalog::{Catalog, Column, Entry, RelationName, Table, duplicate, shown, undefined},
     error::{Result, SqlError, code},
     exec::Run,
@@ -168,7 +168,7 @@ fn changed(old: Sequence, options: &[ast::SequenceOptions], is_new: bool) -> Res
     for option in options {
         match option {
             O::DataType(named) => {
-                of = bind::type_of(named)?;
+                of = type_of(named, &Parameters::default())?;
                 if let (false, Some((low, high))) = (is_new, bounds(old.of)) {
                     // A bound of the type goes with it.
                     least = least.filter(|least| *least != Some(low)).or(Some(None));

@@ -152,7 +152,8 @@ pub(super) async fn insert_all(define: &mut Definer<'_, '_>, table: Rc<Table>, r
 }
 
 impl Definer<'_, '_> {
-    async fn new_table(&mut self, place: &RelationName, columns: Vec<Column>) -> Result<Table> {
+    async fn new_table(&mut self, place: &RelationName, mut columns: Vec<Column>) -> Result<Table> {
+        self.refresh_types(&mut columns).await?;
         let id = self.run.by.store().fresh_id().await?;
         let root = self.run.by.create_tree().await?.0;
         let owner = self.catalog.place().role.clone();

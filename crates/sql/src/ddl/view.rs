@@ -102,7 +102,8 @@ pub(crate) async fn create_view(
         return Ok(None);
     }
     let View { id, owner, text, path, columns, uses, .. } = view;
-    let columns = columns.iter().map(|column| Column::new(&column.name, column.of)).collect();
+    let mut columns = columns.iter().map(|column| Column::new(&column.name, column.of)).collect::<Vec<_>>();
+    define.refresh_types(&mut columns).await?;
     let mut table = Table::new(id, &place, &owner, define.run.by.create_tree().await?.0, columns);
     let is_populated = create.comment.is_none();
     table.materialized = Some(Materialized { text, path, uses, is_populated });

@@ -441,7 +441,12 @@ async fn act(
                 set.push((*column, default_of(table, *column, &Parameters::default())?));
             }
         }
-        _ => set.extend(key.columns.iter().map(|column| (*column, Expr::Value(Value::Null)))),
+        _ => {
+            for column in &key.columns {
+                let (null, of) = (Expr::Value(Value::Null), table.columns[*column].of);
+                set.push((*column, coerce((null, of), of, &Parameters::default(), false)?));
+            }
+        }
     }
     for row in rows {
         if set.is_empty() {

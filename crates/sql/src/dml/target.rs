@@ -94,9 +94,15 @@ pub(crate) fn parsed(text: &str) -> Result<ast::Expr> {
     expression(text).map_err(damaged)
 }
 
+/// Returns the parameters for expressions of a table.
+fn parameters_of(table: &Table) -> Parameters {
+    let types = table.columns.iter().map(|column| column.of).collect();
+    Parameters { own_types: Some(types).into(), ..Parameters::default() }
+}
+
 /// Binds the text of an expression over the columns of a table.
 pub(crate) fn bind_text(table: &Table, text: &str) -> Result<(Expr, Type)> {
-    let (columns, parameters) = (scope_of(table, &table.name), Parameters::default());
+    let (columns, parameters) = (scope_of(table, &table.name), parameters_of(table));
     let scope = Scope::new(&columns, &parameters);
     scope.bind(&parsed(text)?)
 }
@@ -117,11 +123,13 @@ pub(crate) fn check_immutable(table: &Table, text: &str, message: &str) -> Resul
                     || is_moment(from) && to.is_text()
                     || from.is_text() && (is_moment(to) || to == TimeTz)
                     || (from, to) == (TimeOfDay, TimeTz)
+                    // A label may get another name.
+                    || matches!(from, Type::Enum(_)) != matches!(to, Type::Enum(_))
             }
             _ => false,
         }
     };
-    let (columns, parameters) = (scope_of(table, &table.name), Parameters::default());
+    let (columns, parameters) = (scope_of(table, &table.name), parameters_of(table));
     let (expr, _) = Scope::new(&columns, &parameters).bind(&parsed(text)?)?;
     match parameters.is_stable.get() || expr.any(&mut |one| varies(one)) {
         true => Err(SqlError::new(code::INVALID_OBJECT_DEFINITION, message)),
@@ -131,7 +139,7 @@ pub(crate) fn check_immutable(table: &Table, text: &str, message: &str) -> Resul
 
 /// Binds the text of a condition over the columns of a table.
 pub(crate) fn bind_condition(table: &Table, text: &str, of: &str) -> Result<Expr> {
-    let (columns, parameters) = (scope_of(table, &table.name), Parameters::default());
+    let (columns, parameters) = (scope_of(table, &table.name), parameters_of(table));
     let scope = Scope::new(&columns, &parameters);
     scope.condition(&parsed(text)?, of)
 }
@@ -139,10 +147,16 @@ pub(crate) fn bind_condition(table: &Table, text: &str, of: &str) -> Result<Expr
 /// Returns the default of a column.
 pub(crate) fn default_of(table: &Table, column: usize, parameters: &Parameters) -> Result<Expr> {
     let column = &table.columns[column];
-    let Some(text) = &column.default else { return Ok(Expr::Value(Value::Null)) };
+    let of_domain = column.of.named().and_then(|of| of.domain.as_ref()?.default.as_ref());
+    let Some(text) = column.default.as_ref().or(of_domain) else {
+        return coerce((Expr::Value(Value::Null), column.of.base()), column.of, parameters, false);
+    };
     let known = parameters.sequences.borrow().len();
     let scope = Scope::new(&[], parameters);
-    let bound = assign(scope.bind(&parsed(text)?)?, column.of, &column.name, parameters);
+    let before = parameters.own_types.replace(parameters_of(table).own_types.take());
+    let bound = scope.bind(&parsed(text)?);
+    parameters.own_types.replace(before);
+    let bound = assign(bound?, column.of, &column.name, parameters);
     // The name of a sequence means the same for all settings of `search_path`.
     for (name, _) in &mut parameters.sequences.borrow_mut()[known..] {
         if !name.contains('\0') {

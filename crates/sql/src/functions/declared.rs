@@ -62,6 +62,7 @@ pub(crate) enum DeclaredType {
     AnyArray,
     AnyCompatible,
     AnyCompatibleArray,
+    AnyEnum,
 }
 
 /// A promise about the results of a function.
@@ -157,6 +158,7 @@ impl DeclaredType {
             "anyarray" => Self::AnyArray,
             "anycompatible" => Self::AnyCompatible,
             "anycompatiblearray" => Self::AnyCompatibleArray,
+            "anyenum" => Self::AnyEnum,
             name => Self::Is(type_named(name)),
         }
     }
@@ -170,6 +172,7 @@ impl DeclaredType {
             Self::AnyArray => "anyarray",
             Self::AnyCompatible => "anycompatible",
             Self::AnyCompatibleArray => "anycompatiblearray",
+            Self::AnyEnum => "anyenum",
         }
     }
 
@@ -182,6 +185,7 @@ impl DeclaredType {
             Self::AnyArray => 2277,
             Self::AnyCompatible => 5077,
             Self::AnyCompatibleArray => 5078,
+            Self::AnyEnum => 3500,
         }
     }
 }

@@ -9,6 +9,7 @@ mod arrays;
 mod bytes;
 pub(crate) mod conditional;
 pub(crate) mod declared;
+mod enums;
 pub(crate) mod json;
 mod json_parts;
 pub(crate) mod like;
@@ -142,6 +143,7 @@ static CHAPTERS: &[(&str, &[Declared])] = &[
     ("JSON", json::FUNCTIONS),
     ("JSON", json_parts::FUNCTIONS),
     ("Arrays", arrays::FUNCTIONS),
+    ("Enumerated types", enums::FUNCTIONS),
     ("Session and system", session::FUNCTIONS),
     ("Advisory locks", advisory::FUNCTIONS),
     ("Sleep and other sessions", others::FUNCTIONS),

@@ -115,7 +115,7 @@ impl Candidate {
             let inner = || given.element().unwrap_or(Type::Unknown);
             let (of, is_exact) = match declared {
                 DeclaredType::Is(_) | DeclaredType::Any => continue,
-                DeclaredType::AnyElement => (given.without_limits(), true),
+                DeclaredType::AnyElement | DeclaredType::AnyEnum => (given.without_limits(), true),
                 DeclaredType::AnyArray => (inner(), true),
                 DeclaredType::AnyCompatible => (given.without_limits(), false),
                 DeclaredType::AnyCompatibleArray => (inner(), false),
@@ -128,6 +128,10 @@ impl Candidate {
             } else {
                 return Err(differ());
             }
+        }
+        let needs_enum = self.declared.contains(&DeclaredType::AnyEnum);
+        if needs_enum && !matches!(element, Type::Enum(_)) {
+            return Err(error!(DATATYPE_MISMATCH, "no argument is of an enumerated type"));
         }
         Ok((element, if compatible == Type::Unknown { Type::Text } else { compatible }))
     }
@@ -147,7 +151,7 @@ impl Candidate {
             _ if element == Type::Unknown => Err(undetermined()),
             // With its limits, which its text may need.
             DeclaredType::AnyElement if given.without_limits() == element => Ok(given),
-            DeclaredType::AnyElement => Ok(element),
+            DeclaredType::AnyElement | DeclaredType::AnyEnum => Ok(element),
             DeclaredType::AnyArray if given.element() == Some(element) => Ok(given),
             DeclaredType::AnyArray => array(element),
         };

@@ -11,7 +11,9 @@ use sqlparser::{
     tokenizer::{Token, TokenWithSpan, Tokenizer},
 };
 
-pub(crate) use self::rewrites::{NO_DATA, SEQUENCE_NAME, VARIADIC, WEAKER_LOCK, drops_identity, fetched};
+pub(crate) use self::rewrites::{
+    DOMAIN, NO_DATA, NOT_NULL, SEQUENCE_NAME, VARIADIC, WEAKER_LOCK, drops_identity, fetched,
+};
 use self::rewrites::{
     know_drop_identity, know_fetched, know_sequence_name, know_variadic, know_weaker_locks, remove_with_data,
 };

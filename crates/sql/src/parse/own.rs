@@ -7,7 +7,7 @@ use sqlparser::{
     tokenizer::Token,
 };
 
-use super::Statement;
+use super::{DOMAIN, NOT_NULL, Statement};
 use crate::ddl::{AlterSequence, ConstraintComment};
 
 /// Takes words, if they are next, whether the library knows them or not.
@@ -57,24 +57,91 @@ pub(super) fn statement(parser: &mut Parser<'_>) -> Result<Option<Statement>, Pa
         end(parser)?;
         return Ok(Some(Statement::ConstraintComment(ConstraintComment { name, table, text })));
     }
-    for view in [&["alter", "view"][..], &["alter", "materialized", "view"]] {
-        if take(parser, view) {
+    for kind in
+        [&["alter", "view"][..], &["alter", "materialized", "view"], &["alter", "type"], &["alter", "domain"]]
+    {
+        let owned = parser.maybe_parse(|parser| {
+            let is_it = take(parser, kind);
             let name = parser.parse_object_name(false)?;
-            if !take(parser, &["owner", "to"]) {
-                return Err(ParserError::ParserError("ALTER of a view other than OWNER TO".into()));
+            if !is_it || !take(parser, &["owner", "to"]) {
+                return wrong(parser);
             }
             let owner = parser.parse_identifier()?;
             end(parser)?;
+            Ok(format!("alter table {name} owner to {owner}"))
+        })?;
+        if let Some(text) = owned {
             let dialect = sqlparser::dialect::PostgreSqlDialect {};
-            let text = format!("alter table {name} owner to {owner}");
             let statement = Parser::new(&dialect).try_with_sql(&text)?.parse_statement()?;
             return Ok(Some(Statement::Sql(Box::new(statement))));
         }
+        if kind.contains(&"view") && take(parser, kind) {
+            return Err(ParserError::ParserError("ALTER of a view other than OWNER TO".into()));
+        }
+    }
+    if take(parser, &["create", "domain"]) {
+        return create_domain(parser).map(Some);
+    }
+    // A domain changes as the only column of a table does.
+    if take(parser, &["alter", "domain"]) {
+        let name = parser.parse_object_name(false)?;
+        let words = [["set", "default"], ["drop", "default"], ["set", "not"], ["drop", "not"]];
+        let is_next = |words: &[&str; 2]| {
+            let is_it = |(at, word): (usize, &&str)| match parser.peek_nth_token(at).token {
+                Token::Word(next) => next.value.eq_ignore_ascii_case(word),
+                _ => false,
+            };
+            words.iter().enumerate().all(is_it)
+        };
+        let mut tokens = Vec::new();
+        if words.iter().any(is_next) {
+            tokens.extend(["alter", "column", "value"].map(|word| Token::make_word(word, None)));
+        }
+        while parser.peek_token().token != Token::EOF {
+            tokens.push(parser.next_token().token);
+        }
+        let dialect = sqlparser::dialect::PostgreSqlDialect {};
+        let mut rest = Parser::new(&dialect).with_tokens(tokens);
+        let operation = rest.parse_alter_table_operation()?;
+        end(&rest)?;
+        let text = format!("alter table {name} owner to x");
+        let mut statement = Parser::new(&dialect).try_with_sql(&text)?.parse_statement()?;
+        if let ast::Statement::AlterTable(alter) = &mut statement {
+            (alter.operations, alter.on_cluster) = (vec![operation], Some(ast::Ident::new(DOMAIN)));
+        }
+        return Ok(Some(Statement::Sql(Box::new(statement))));
     }
     if take(parser, &["alter", "sequence"]) {
         return alter_sequence(parser).map(Some);
     }
     Ok(None)
+}
+
+/// Reads CREATE DOMAIN, of which the library does not know NOT NULL.
+fn create_domain(parser: &mut Parser<'_>) -> Result<Statement, ParserError> {
+    let name = parser.parse_object_name(false)?;
+    let _ = parser.parse_keyword(Keyword::AS);
+    let data_type = parser.parse_data_type()?;
+    let (mut collation, mut default, mut constraints) = (None, None, Vec::new());
+    loop {
+        let named = match parser.parse_keyword(Keyword::CONSTRAINT) {
+            true => Some(parser.parse_identifier()?),
+            false => None,
+        };
+        match parser.parse_optional_column_option()? {
+            None if named.is_none() => break,
+            Some(ast::ColumnOption::Null) => {}
+            Some(ast::ColumnOption::NotNull) => collation = Some(ast::Ident::new(NOT_NULL)),
+            Some(ast::ColumnOption::Default(expr)) if default.is_none() => default = Some(expr),
+            Some(ast::ColumnOption::Check(check)) => {
+                constraints.push(ast::CheckConstraint { name: named.or(check.name), ..check }.into());
+            }
+            _ => return wrong(parser),
+        }
+    }
+    end(parser)?;
+    let domain = ast::CreateDomain { name, data_type, collation, default, constraints };
+    Ok(Statement::Sql(Box::new(ast::Statement::CreateDomain(domain))))
 }
 
 fn alter_sequence(parser: &mut Parser<'_>) -> Result<Statement, ParserError> {

@@ -22,6 +22,12 @@ pub(crate) const SEQUENCE_NAME: &str = " sequence name ";
 /// The comment of a table or materialized view that begins without the rows of its query.
 pub(crate) const NO_DATA: &str = "\u{1}without data";
 
+/// The cluster of a table that stands for a domain.
+pub(crate) const DOMAIN: &str = "\u{1}domain";
+
+/// The collation of a domain that is NOT NULL.
+pub(crate) const NOT_NULL: &str = "\u{1}not null";
+
 /// The beginning of a string that stands for an expression in FETCH FIRST.
 const FETCHED: &str = "\u{1}fetch ";
 

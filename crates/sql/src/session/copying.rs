@@ -5,7 +5,7 @@ use sqlparser::ast;
 
 use super::{Prepared, Session, locks::TableMode, no_transaction};
 use crate::{
-    bind::{Parameters, select::ResultColumn},
+    bind::{Parameters, coerce, select::ResultColumn},
     catalog::{Privilege, Table},
     copy::{CopyColumn, CopyReader},
     dml::{Targets, default_of, foreign, insert_rows},
@@ -13,7 +13,7 @@ use crate::{
     exec::Run,
     expr::Expr,
     parse::{Copy, Statement},
-    types::{Value, encode},
+    types::{Type, Value, encode},
     wire::Received,
 };
 
@@ -177,6 +177,13 @@ impl Session<'_> {
             true => Ok(Expr::Value(Value::Null)),
             false => default_of(&table, column, &named),
         };
+        // The values of domains are checked when they are there.
+        let given = |at: usize| match table.columns[at].of {
+            of @ Type::Domain(_) => coerce((Expr::Column(at), of), of, &named, false).map(Some),
+            _ => Ok(None),
+        };
+        let domains: Vec<_> =
+            columns.iter().filter_map(|at| given(*at).transpose()).collect::<Result<_>>()?;
         let defaults: Vec<_> = (0..table.columns.len()).map(default).collect::<Result<_>>()?;
         self.catalog.find_sequences(by, named.sequences.take()).await?;
         let mut run = Run::new(by, &self.context, &self.ranges, &self.temporary);
@@ -214,6 +221,7 @@ impl Session<'_> {
                     let Some(values) = reader.next()? else { return Ok(None) };
                     let mut row: Vec<Value> = run.evaluate(&defaults, &[]).await?;
                     columns.iter().zip(values).for_each(|(column, value)| row[*column] = value);
+                    run.evaluate(&domains, &row).await?;
                     Ok::<_, SqlError>(Some(row))
                 };
                 match read.await {

@@ -79,20 +79,33 @@ impl Session<'_> {
                 names.extend(dropped.iter().map(relation).collect::<Result<Vec<_>>>()?);
             }
             S::Drop { object_type: O::Schema, names: dropped, .. } => {
-                self.begin();
-                let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-                let tables = self.catalog.tables(by).await?;
+                let (catalog, by) = self.refreshed().await?;
+                let tables = catalog.tables(by).await?;
                 let dropped: Vec<String> = dropped.iter().filter_map(|name| relation(name).ok()).collect();
-                let gone = tables.iter().filter(|table| dropped.contains(&table.schema));
-                names.extend(gone.map(|table| table.relation().qualified()));
+                let uses_gone = |table: &Table| {
+                    let named = table.columns.iter().filter_map(|column| column.of.named());
+                    named.into_iter().any(|of| dropped.contains(&of.schema))
+                };
+                let gone = |table: &&Table| dropped.contains(&table.schema) || uses_gone(table);
+                names.extend(tables.iter().filter(gone).map(|table| table.relation().qualified()));
             }
+            S::Drop { object_type: O::Type, names: types, .. } => {
+                for name in types {
+                    names.extend(self.users_of_type(name).await?);
+                }
+            }
+            S::AlterType(alter) => names.extend(self.users_of_type(&alter.name).await?),
             S::Truncate(truncate) => {
                 let targets = truncate.table_names.iter().map(|target| relation(&target.name));
                 names.extend(targets.collect::<Result<Vec<_>>>()?);
             }
             S::Grant(grant) => return ddl::granted(grant.objects.as_ref()),
             S::Revoke(revoke) => return ddl::granted(revoke.objects.as_ref()),
-            S::AlterTable(alter) => names.push(relation(&alter.name)?),
+            S::AlterTable(alter) => {
+                names.push(relation(&alter.name)?);
+                names.extend(self.users_of_type(&alter.name).await?);
+            }
+            S::DropDomain(drop) => names.extend(self.users_of_type(&drop.name).await?),
             S::RefreshMaterializedView(refresh) => names.push(relation(&refresh.name)?),
             S::AlterIndex { name, .. } => names.push(relation(name)?),
             S::CreateIndex(create) => {
@@ -104,6 +117,27 @@ impl Session<'_> {
             _ => {}
         }
         Ok(names)
+    }
+
+    /// Returns the words for a change of a type; `None` if a name means no type.
+    async fn kind_of_type(&mut self, name: &ast::ObjectName) -> Result<Option<&'static str>> {
+        let (catalog, by) = self.refreshed().await?;
+        Ok(match catalog.relation(by, &relation(name)?).await? {
+            Some((_, Relation::Type(entry))) if matches!(entry.of, Type::Domain(_)) => Some("ALTER DOMAIN"),
+            Some((_, Relation::Type(_))) => Some("ALTER TYPE"),
+            _ => None,
+        })
+    }
+
+    /// Returns the names of the tables that use a type.
+    async fn users_of_type(&mut self, name: &ast::ObjectName) -> Result<Vec<String>> {
+        let (catalog, by) = self.refreshed().await?;
+        let Some((_, Relation::Type(entry))) = catalog.relation(by, &relation(name)?).await? else {
+            return Ok(Vec::new());
+        };
+        let tables = catalog.tables(by).await?;
+        let uses = |table: &&Table| entry.of.named().is_some_and(|of| table.uses(of));
+        Ok(tables.iter().filter(uses).map(|table| table.relation().qualified()).collect())
     }
 
     /// Takes the locks for a change of the definitions of relations.
@@ -305,6 +339,7 @@ impl Session<'_> {
                 () if notice.starts_with("relation") && notice.ends_with("already exists, skipping") => {
                     code::DUPLICATE_TABLE
                 }
+                () if notice.starts_with("enum label") => code::DUPLICATE_OBJECT,
                 () if notice.starts_with("schema") && notice.ends_with("already exists, skipping") => "42P06",
                 () if notice.starts_with("column") && notice.ends_with("already exists, skipping") => {
                     code::DUPLICATE_COLUMN
@@ -343,7 +378,23 @@ impl Session<'_> {
         let names = self.changed(statement).await?;
         use ast::Statement as S;
         let is_alone = matches!(statement, S::CreateIndex(_) | S::Grant(_) | S::Revoke(_));
-        self.lock_defined(names, !is_alone).await?;
+        self.lock_defined(names.clone(), !is_alone).await?;
+        let kind = match statement {
+            S::AlterTable(alter) => self.kind_of_type(&alter.name).await?,
+            _ => None,
+        };
+        let is_of_type = match statement {
+            S::AlterType(_) | S::DropDomain(_) | S::Drop { object_type: ast::ObjectType::Type, .. } => true,
+            _ => kind.is_some(),
+        };
+        if is_of_type {
+            let (catalog, by) = self.refreshed().await?;
+            catalog.hold(by).await?;
+            if self.changed(statement).await? != names {
+                let message = "another session has begun to use the type";
+                return Err(SqlError::new(code::OBJECT_IN_USE, message));
+            }
+        }
         let query = match statement {
             ast::Statement::CreateTable(create @ ast::CreateTable { query: Some(query), .. }) => {
                 let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
@@ -510,6 +561,7 @@ impl Session<'_> {
                     ast::ObjectType::View => "DROP VIEW",
                     ast::ObjectType::MaterializedView => "DROP MATERIALIZED VIEW",
                     ast::ObjectType::Sequence => "DROP SEQUENCE",
+                    ast::ObjectType::Type => "DROP TYPE",
                     _ => "DROP INDEX",
                 }
             }
@@ -533,7 +585,7 @@ impl Session<'_> {
                 });
                 roles!(run).check_all(&named(owners)).await?;
                 define!(|define| ddl::alter_table(&mut define, alter));
-                "ALTER TABLE"
+                kind.unwrap_or("ALTER TABLE")
             }
             ast::Statement::Comment { object_type, object_name, comment, if_exists: false, .. } => {
                 let text = comment.as_deref();
@@ -549,6 +601,25 @@ impl Session<'_> {
                 roles!(run).check_all(&ddl::grantees(&revoke.grantees)).await?;
                 define!(|define| ddl::revoke(&mut define, revoke));
                 "REVOKE"
+            }
+            ast::Statement::CreateType { name, representation } => {
+                define!(|define| ddl::create_type(&mut define, name, representation.as_ref()));
+                "CREATE TYPE"
+            }
+            ast::Statement::CreateDomain(create) => {
+                define!(|define| ddl::create_domain(&mut define, create));
+                "CREATE DOMAIN"
+            }
+            ast::Statement::DropDomain(ast::DropDomain { if_exists, name, drop_behavior }) => {
+                let names = std::slice::from_ref(name);
+                let cascade = *drop_behavior == Some(ast::DropBehavior::Cascade);
+                let kind = ast::ObjectType::Type;
+                define!(|define| ddl::drop_all(&mut define, kind, names, *if_exists, cascade));
+                "DROP DOMAIN"
+            }
+            ast::Statement::AlterType(alter) => {
+                define!(|define| ddl::alter_type(&mut define, alter));
+                "ALTER TYPE"
             }
             ast::Statement::AlterIndex { name, operation } => {
                 define!(|define| ddl::alter_index(&mut define, name, operation));

@@ -77,8 +77,8 @@ struct Portal {
     prepared: Rc<Prepared>,
     values: Vec<Value>,
     formats: Vec<bool>,
-    /// The rows that are left, and the number of those that were given.
-    rows: Option<(Peekable<Rows>, u64)>,
+    /// The columns, the rows that are left, and the number of those that were given.
+    rows: Option<(Vec<ResultColumn>, Peekable<Rows>, u64)>,
 }
 
 /// The parts of its node that a session uses.
@@ -421,7 +421,7 @@ impl<'a> Session<'a> {
                         continue;
                     }
                     ast::Statement::Execute { name: Some(name), parameters, immediate: false, .. } => {
-                        let (prepared, values) = self.executed(name, parameters)?;
+                        let (prepared, values) = self.executed(name, parameters).await?;
                         let tag = self.run_within(&prepared, &values).await?;
                         self.complete(tag, is_last).await?;
                         continue;
@@ -537,14 +537,20 @@ impl<'a> Session<'a> {
                     return Err(SqlError::new(code::SYNTAX_ERROR, message));
                 }
                 let statement = statements.pop().unwrap_or(Statement::Empty);
-                let types: Vec<Type> = types
-                    .into_iter()
-                    .map(|oid| Type::of_oid(oid).ok_or_else(|| SqlError::unsupported(format!("type {oid}"))))
-                    .collect::<Result<_>>()?;
-                self.prepare(name, statement, types, query.into()).await?;
+                let mut known = Vec::with_capacity(types.len());
+                for oid in types {
+                    known.push(match Type::of_oid(oid) {
+                        Some(of) => of,
+                        None => {
+                            let (catalog, by) = self.refreshed().await?;
+                            catalog.type_of_oid(by, oid).await?.unrounded()
+                        }
+                    });
+                }
+                self.prepare(name, statement, known, query.into()).await?;
                 self.connection.out.empty(b'1');
             }
-            Received::Bind(bind) => self.bind(bind)?,
+            Received::Bind(bind) => self.bind(bind).await?,
             Received::DescribeStatement(name) => {
                 let prepared = self.prepared(&name)?;
                 self.connection.out.parameter_types(&prepared.types);
@@ -610,7 +616,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn bind(&mut self, bind: BindMessage) -> Result<()> {
+    async fn bind(&mut self, bind: BindMessage) -> Result<()> {
         let BindMessage { portal, statement, formats, values, result_formats } = bind;
         let prepared = self.prepared(&statement)?;
         self.check_failed(&prepared.statement)?;
@@ -630,7 +636,8 @@ impl<'a> Session<'a> {
                 text::parse(&text, *of)
             }
         };
-        let values = values.into_iter().zip(&prepared.types).enumerate().map(value).collect::<Result<_>>()?;
+        let types = self.types_of(&prepared).await?;
+        let values = values.into_iter().zip(&types).enumerate().map(value).collect::<Result<_>>()?;
         self.portals.insert(portal, Portal { prepared, values, formats: result_formats, rows: None });
         self.connection.out.empty(b'2');
         Ok(())
@@ -655,14 +662,14 @@ impl<'a> Session<'a> {
                     self.check_failed(statement)?;
                     let (plan, _) = self.plan(&prepared).await?;
                     let result = self.run(&plan, &values).await?;
-                    let Some((_, rows)) = result.rows else {
+                    let Some((columns, rows)) = result.rows else {
                         self.connection.out.complete(&result.tag.text(0));
                         return Ok(());
                     };
                     if most == 0 {
                         let mut count = 0;
                         for row in rows {
-                            self.connection.out.row(&row?, &prepared.columns, &formats);
+                            self.connection.out.row(&row?, &columns, &formats);
                             self.connection.flush_if_full().await?;
                             count += 1;
                         }
@@ -670,16 +677,16 @@ impl<'a> Session<'a> {
                         return Ok(());
                     }
                     let portal = self.portals.get_mut(name).ok_or_else(|| no_portal(name))?;
-                    portal.rows = Some((rows.peekable(), 0));
+                    portal.rows = Some((columns, rows.peekable(), 0));
                 }
             }
         }
         let portal = self.portals.get_mut(name).ok_or_else(|| no_portal(name))?;
-        if let Some((rows, given)) = &mut portal.rows {
+        if let Some((columns, rows, given)) = &mut portal.rows {
             let limit = if most == 0 { usize::MAX } else { most as usize };
             for row in rows.by_ref().take(limit) {
                 *given += 1;
-                self.connection.out.row(&row?, &prepared.columns, &formats);
+                self.connection.out.row(&row?, columns, &formats);
                 self.connection.flush_if_full().await?;
             }
             match rows.peek() {
@@ -691,6 +698,23 @@ impl<'a> Session<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the catalog as it is now, and the transaction, which begins.
+    async fn refreshed(&mut self) -> Result<(&mut Catalog, &mut Transaction)> {
+        self.begin();
+        let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
+        by.begin_statement();
+        self.catalog.refresh(by).await?;
+        Ok((&mut self.catalog, by))
+    }
+
+    /// Returns the types of the parameters of a statement, as they are defined now.
+    async fn types_of(&mut self, prepared: &Prepared) -> Result<Vec<Type>> {
+        match prepared.types.iter().any(|of| of.named().is_some()) {
+            true => Ok(self.plan(prepared).await?.1),
+            false => Ok(prepared.types.clone()),
+        }
     }
 
     /// Returns the plan of a statement, and the types of its parameters. Begins a transaction.
@@ -713,7 +737,11 @@ impl<'a> Session<'a> {
             let (plan, types) = match known {
                 Some(known) => known,
                 None => {
-                    let types = std::cell::RefCell::new(prepared.types.clone());
+                    let mut types = prepared.types.clone();
+                    for of in types.iter_mut().filter(|of| of.named().is_some()) {
+                        *of = self.catalog.type_of_oid(transaction, of.oid()).await?;
+                    }
+                    let types = std::cell::RefCell::new(types);
                     let place = Some(self.catalog.place().clone());
                     let parameters = Parameters { types, place, ..Parameters::default() };
                     let statement = &prepared.statement;

@@ -6,7 +6,7 @@ use sqlparser::ast;
 
 use super::{Prepared, Session, run::needs_tables, settings::Time, within};
 use crate::{
-    bind::{Parameters, Scope, assign, type_of},
+    bind::{Parameters, Scope, assign},
     error::{Result, SqlError, code},
     expr::Inputs,
     parse::{Statement, folded, simple},
@@ -52,18 +52,22 @@ impl Session<'_> {
         types: &[ast::DataType],
         statement: &ast::Statement,
     ) -> Result<()> {
-        let types = types.iter().map(type_of).collect::<Result<_>>()?;
+        let mut known = Vec::with_capacity(types.len());
+        for of in types {
+            let (catalog, by) = self.refreshed().await?;
+            known.push(catalog.type_of(by, of).await?.unrounded());
+        }
         let (text, statement) = (statement.to_string(), Statement::Sql(Box::new(statement.clone())));
         if !needs_tables(&statement) {
             return Err(SqlError::new(code::SYNTAX_ERROR, format!("syntax error: PREPARE of {text}")));
         }
-        self.prepare(folded(name), statement, types, text.into()).await?;
+        self.prepare(folded(name), statement, known, text.into()).await?;
         self.connection.out.complete("PREPARE");
         Ok(())
     }
 
     /// Returns the statement that EXECUTE names, and the values of its parameters.
-    pub(super) fn executed(
+    pub(super) async fn executed(
         &mut self,
         name: &ast::ObjectName,
         parameters: &[ast::Expr],
@@ -75,13 +79,14 @@ impl Session<'_> {
             let message = format!("wrong number of parameters for prepared statement \"{name}\"");
             return Err(SqlError::new(code::SYNTAX_ERROR, message));
         }
-        let none = Parameters::default();
+        let types = self.types_of(&prepared).await?;
+        let none = Parameters { own_types: Some(types.clone()).into(), ..Parameters::default() };
         let scope = Scope::new(&[], &none);
         let value = |(at, (given, of)): (usize, (&ast::Expr, &Type))| {
             let value = assign(scope.bind(given)?, *of, &format!("${}", at + 1), &none)?;
             value.evaluate(Inputs { row: &[], parameters: &[], outer: &[], context: &self.context })
         };
-        let values = parameters.iter().zip(&prepared.types).enumerate().map(value);
+        let values = parameters.iter().zip(&types).enumerate().map(value);
         let values = values.collect::<Result<_>>()?;
         Ok((prepared, values))
     }

@@ -4,8 +4,8 @@
 use super::{
     Snapshot, acl, describe, relations,
     rows::{row, vector},
-    snapshot::{Key, KeyPart, PUBLIC, Relation, RelationOf},
-    types,
+    snapshot::{Key, KeyPart, Relation, RelationOf},
+    types::{self, CatalogType},
 };
 use crate::{
     catalog::{Column, Grant, Identity, Table, View},
@@ -176,7 +176,8 @@ impl<'a> Attribute<'a> {
     fn row(&self, oid: u32, number: usize) -> Vec<Value> {
         let of = self.of.oid();
         let dimensions = i32::from(matches!(self.of, Type::Array(_)));
-        let plain = types::plain(of);
+        let own = self.of.named().filter(|own| own.oid == of).map(CatalogType::of_named);
+        let plain = types::plain(of).or(own.as_ref());
         let is_by_value = plain.is_some_and(|plain| plain.is_by_value);
         let alignment = plain.map_or("i", |plain| plain.alignment);
         let storage = plain.map_or("x", |plain| plain.storage);
@@ -214,7 +215,7 @@ impl<'a> Attribute<'a> {
 
 /// Returns the collation of the values of a type, 0 if they have none.
 pub(super) fn collation_of(of: Type) -> u32 {
-    match of {
+    match of.base() {
         Type::Name => C,
         Type::Array(of) => collation_of(*of),
         of if of.is_text() => DEFAULT_COLLATION,
@@ -255,11 +256,12 @@ pub(super) fn rules(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
 
 /// Makes the rows of `pg_attrdef`.
 pub(super) fn defaults(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
-    let hides_public = !snapshot.path(context).contains(&PUBLIC);
+    let path = snapshot.path(context);
     let rows = |(oid, table): (u32, &Table)| {
         let columns = table.columns.iter().zip(1..);
         let defaults = columns.filter_map(|(column, number)| {
-            let text = describe::default_of(column, hides_public)?;
+            column.default.as_ref().or(column.generated.as_ref())?;
+            let text = describe::default_of(snapshot, &path, table, number - 1)?;
             Some(row![snapshot.default_oid(oid, number), oid, number, text])
         });
         defaults.collect::<Vec<_>>()
@@ -269,10 +271,11 @@ pub(super) fn defaults(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>
 
 /// Returns the operator class of an index column: the default one of the type.
 pub(super) fn class_of(of: Type) -> u32 {
-    let wanted = match of {
+    let wanted = match of.base() {
         Type::Array(_) | Type::Int2Vector => 2277,
         Type::Varchar(_) => Type::Text.oid(),
         Type::Cidr => Type::Inet.oid(),
+        Type::Enum(_) => 3500,
         of if of.is_reg() => Type::Oid.oid(),
         of => of.oid(),
     };

@@ -2,7 +2,7 @@
 
 use super::{
     Snapshot, classes, constraints,
-    constraints::{CLASS, CONSTRAINT, NAMESPACE},
+    constraints::{CLASS, CONSTRAINT, NAMESPACE, TYPE},
     rows::row,
     snapshot::{PUBLIC, Relation, RelationOf},
 };
@@ -50,7 +50,16 @@ pub(crate) fn all(snapshot: &Snapshot) -> Vec<Comment<'_>> {
         Some(Comment { oid: schema.oid, class: NAMESPACE, column: 0, text })
     });
     let public = Comment { oid: PUBLIC, class: NAMESPACE, column: 0, text: "standard public schema" };
-    of_relations.chain(of_columns).chain(of_constraints).chain(of_schemas).chain([public]).collect()
+    let of_types = snapshot.types.iter().filter_map(|entry| {
+        Some(Comment { oid: entry.of.oid(), class: TYPE, column: 0, text: entry.comment.as_deref()? })
+    });
+    of_relations
+        .chain(of_types)
+        .chain(of_columns)
+        .chain(of_constraints)
+        .chain(of_schemas)
+        .chain([public])
+        .collect()
 }
 
 /// Makes the rows of `pg_description`.

@@ -8,13 +8,14 @@ use super::{
 use crate::{
     catalog::{Action, Check, ForeignKey, Table},
     functions::Context,
-    types::Value,
+    types::{Value, named::NamedType},
 };
 
 /// The numbers of tables of the catalog, by which dependencies name the kinds of objects.
 pub(super) const CLASS: u32 = 1259;
 pub(super) const CONSTRAINT: u32 = 2606;
 const DEFAULT: u32 = 2604;
+pub(super) const TYPE: u32 = 1247;
 pub(super) const NAMESPACE: u32 = 2615;
 
 /// A constraint of a table.
@@ -160,6 +161,7 @@ pub(super) fn constraints(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             of.deferral.is_some(),
             of.deferral == Some(true),
             of.table_oid,
+            0,
             of.index,
             foreign.table,
             on_update,
@@ -171,7 +173,30 @@ pub(super) fn constraints(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             condition
         ]
     };
-    all(snapshot).into_iter().map(row).collect()
+    let of_domain = |(oid, of, name, condition): (u32, &NamedType, &str, &str)| {
+        let schema = snapshot.schema_oid(&of.schema).unwrap_or_default();
+        let (none, no_columns) = (' ', None::<Value>);
+        row![
+            oid,
+            name,
+            schema,
+            'c',
+            false,
+            false,
+            0,
+            of.oid,
+            0,
+            0,
+            none,
+            none,
+            none,
+            false,
+            no_columns.clone(),
+            no_columns,
+            condition
+        ]
+    };
+    all(snapshot).into_iter().map(row).chain(snapshot.domain_checks().map(of_domain)).collect()
 }
 
 /// An object that another one needs or that needs one: the kind, the number, and the column or 0.
@@ -208,6 +233,7 @@ pub(super) fn dependencies(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> 
     for (oid, table) in classes::tables(snapshot) {
         for (column, number) in table.columns.iter().zip(1..) {
             let own = (CLASS, oid, number);
+            rows.extend(column.of.named().map(|of| need(own, (TYPE, of.oid, 0), 'n')));
             let sequence = |name: &String| snapshot.sequence(name).map(|found| (CLASS, found.oid, 0));
             if let Some(sequence) = column.own_sequence.as_ref().and_then(sequence) {
                 rows.push(need(sequence, own, if column.identity.is_some() { 'i' } else { 'a' }));
@@ -219,6 +245,11 @@ pub(super) fn dependencies(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> 
                 rows.extend(others.map(|other| need(default, other, 'n')));
             }
         }
+    }
+    let checks = snapshot.domain_checks();
+    rows.extend(checks.map(|(oid, of, ..)| need((CONSTRAINT, oid, 0), (TYPE, of.oid, 0), 'a')));
+    for of in snapshot.types.iter().filter_map(|of| of.of.named()) {
+        rows.push(need((TYPE, of.oid, 0), (NAMESPACE, snapshot.schema_oid(&of.schema).unwrap_or(0), 0), 'n'));
     }
     rows.extend(of_views(snapshot));
     rows

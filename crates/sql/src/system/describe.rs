@@ -17,10 +17,10 @@ use super::{
 };
 use crate::{
     bind::operators::COLLATIONS,
-    catalog::{Action, Column, IndexOrder, PATTERN_CLASSES, RelationName, Table},
+    catalog::{Action, IndexOrder, PATTERN_CLASSES, RelationName, Table},
     functions::names::{quoted_literal, quoted_name},
     parse,
-    types::{Type, Value},
+    types::{Type, Value, named::NamedType},
 };
 
 /// The words of PostgreSQL's language, each with a letter for its category and whether it can be a
@@ -48,6 +48,15 @@ pub(crate) fn keywords() -> Vec<Vec<Value>> {
 fn names(table: &Table, columns: &[usize]) -> String {
     let names: Vec<String> = columns.iter().map(|at| quoted_name(&table.columns[*at].name)).collect();
     names.join(", ")
+}
+
+/// Returns the name of a type that may be one that a statement has made, with its schema unless the
+/// path of the session has it.
+pub(crate) fn type_name(snapshot: &Snapshot, path: &[u32], oid: u32, modifier: Option<i32>) -> String {
+    let Some(of) = snapshot.named_type(oid) else { return format_type(oid, modifier) };
+    let is_visible = snapshot.find_type(path, &of.name) == Some(of);
+    let schema = if is_visible { String::new() } else { quoted_name(&of.schema) + "." };
+    format!("{schema}{}{}", quoted_name(&of.name), if of.array == oid { "[]" } else { "" })
 }
 
 /// Returns the name of a type with its limits, which is PostgreSQL's `format_type`.
@@ -103,13 +112,14 @@ fn part(table: &Table, part: KeyPart<'_>) -> String {
 }
 
 /// Returns the statement that makes an index.
-pub(crate) fn index(snapshot: &Snapshot, key: &Key<'_>) -> String {
+pub(crate) fn index(snapshot: &Snapshot, path: &[u32], key: &Key<'_>) -> String {
     let unique = if key.is_unique() { "UNIQUE " } else { "" };
     let schema = snapshot.relation(key.table_oid).map_or(PUBLIC, |table| table.schema);
+    let typed = |text: &str| with_types(snapshot, path, key.table, text);
     let parts = key.parts[..key.count].iter().enumerate().map(|(at, one)| {
         let shown = match one {
             // A call of a function needs no parentheses.
-            KeyPart::Expression(text, _) if !is_call(text) => format!("({text})"),
+            KeyPart::Expression(text, _) if !is_call(text) => format!("({})", typed(text)),
             one => part(key.table, *one),
         };
         let IndexOrder { is_descending, nulls_first, collation, class } = key.order(at);
@@ -127,7 +137,7 @@ pub(crate) fn index(snapshot: &Snapshot, key: &Key<'_>) -> String {
         shown + &collation.unwrap_or_default() + &class.unwrap_or_default() + order
     });
     let condition = key.index.and_then(|index| index.condition.as_ref());
-    let condition = condition.map(|text| format!(" WHERE {}", nested(text))).unwrap_or_default();
+    let condition = condition.map(|text| format!(" WHERE {}", nested(&typed(text)))).unwrap_or_default();
     format!(
         "CREATE {unique}INDEX {} ON {}.{} USING btree ({}){}{}{condition}",
         quoted_name(key.name),
@@ -149,7 +159,7 @@ fn is_call(text: &str) -> bool {
 }
 
 /// Returns an expression in parentheses.
-fn nested(text: &str) -> String {
+pub(super) fn nested(text: &str) -> String {
     match parse::expression(text) {
         Ok(ast::Expr::Nested(_)) => text.to_owned(),
         _ => format!("({text})"),
@@ -179,8 +189,10 @@ pub(crate) fn constraint(snapshot: &Snapshot, path: &[u32], of: &Constraint<'_>,
             let include = of.include.iter().map(|at| quoted_name(&of.table.columns[*at].name)).collect();
             format!("{kind} ({}){}{deferral}", names(of.table, &of.columns), included(include))
         }
-        ConstraintOf::Check(check) if is_pretty => format!("CHECK ({})", check.condition),
-        ConstraintOf::Check(check) => format!("CHECK ({})", nested(&check.condition)),
+        ConstraintOf::Check(check) => {
+            let text = with_types(snapshot, path, of.table, &check.condition);
+            format!("CHECK ({})", if is_pretty { text } else { nested(&text) })
+        }
         ConstraintOf::Foreign(key, other_oid, other) => {
             let relation = snapshot.relation(other_oid);
             let target = relation.map(|relation| relation_name(snapshot, path, relation)).unwrap_or_default();
@@ -209,12 +221,29 @@ fn action(event: &str, action: Action) -> String {
 }
 
 /// Returns the default of a column as PostgreSQL shows it.
-pub(crate) fn default_of(column: &Column, shows_public: bool) -> Option<String> {
+pub(crate) fn default_of(snapshot: &Snapshot, path: &[u32], table: &Table, at: usize) -> Option<String> {
+    let column = &table.columns[at];
     let text = column.default.as_ref().or(column.generated.as_ref())?;
-    expression(&parse::expression(text).ok()?, column.of, shows_public).or_else(|| Some(text.clone()))
+    let of = column.of.base();
+    let name = type_name(snapshot, path, of.oid(), None);
+    let shown = expression(&parse::expression(text).ok()?, of, &name, !path.contains(&PUBLIC));
+    shown.or_else(|| Some(with_types(snapshot, path, table, text)))
 }
 
-/// Returns the query of a view, with the schemas of relations that the path does not have.
+/// Returns a default of a type that PostgreSQL has.
+pub(super) fn default_in(text: &str, of: Type) -> Option<String> {
+    let shown = expression(&parse::expression(text).ok()?, of, &format_type(of.oid(), None), false);
+    shown.or_else(|| Some(text.to_owned()))
+}
+
+/// Returns an expression of a table, with the schemas of types that the path does not have.
+pub(crate) fn with_types(snapshot: &Snapshot, path: &[u32], table: &Table, text: &str) -> String {
+    let types = table.columns.iter().filter_map(|column| column.of.named());
+    query_text(snapshot, path, text, &types.map(NamedType::relation).collect::<Vec<_>>())
+}
+
+/// Returns the query of a view, with the schemas of relations and types that the path does not
+/// have.
 pub(crate) fn query_text(snapshot: &Snapshot, path: &[u32], text: &str, uses: &[RelationName]) -> String {
     let hidden =
         |name: &RelationName| snapshot.schema_oid(&name.schema).is_none_or(|oid| !path.contains(&oid));
@@ -225,7 +254,7 @@ pub(crate) fn query_text(snapshot: &Snapshot, path: &[u32], text: &str, uses: &[
     };
     let is_space = |token: &&Token| matches!(token, Token::Whitespace(_));
     // Whether names in each open parenthesis are tables: behind FROM and JOIN, and commas there.
-    let (mut places, mut is_next) = (vec![false], false);
+    let (mut places, mut is_next, mut before) = (vec![false], false, None);
     let mut written = String::with_capacity(text.len() + 32);
     for (at, token) in tokens.iter().enumerate() {
         match token {
@@ -252,8 +281,11 @@ pub(crate) fn query_text(snapshot: &Snapshot, path: &[u32], text: &str, uses: &[
                     Some(_) => word.value.clone(),
                     None => word.value.to_ascii_lowercase(),
                 };
-                if is_next
-                    && !matches!(behind, Some(Token::Period | Token::LParen))
+                let is_type = before == Some(&Token::DoubleColon)
+                    || matches!(before, Some(Token::Word(word)) if word.keyword == Keyword::AS)
+                        && matches!(behind, Some(Token::RParen));
+                if (is_next && !matches!(behind, Some(Token::LParen)) || is_type)
+                    && !matches!(behind, Some(Token::Period))
                     && let Some(relation) = hidden.iter().find(|relation| relation.name == name)
                 {
                     written.push_str(&format!("{}.", quoted_name(&relation.schema)));
@@ -263,6 +295,7 @@ pub(crate) fn query_text(snapshot: &Snapshot, path: &[u32], text: &str, uses: &[
         }
         written.push_str(&token.to_string());
         if !is_space(&token) {
+            before = Some(token);
             is_next = match token {
                 Token::Comma => places.last() == Some(&true),
                 Token::Word(word) => {
@@ -277,11 +310,10 @@ pub(crate) fn query_text(snapshot: &Snapshot, path: &[u32], text: &str, uses: &[
 }
 
 /// Returns the text of an expression that becomes a value of a type, if it is of a simple form.
-fn expression(expr: &ast::Expr, of: Type, shows_public: bool) -> Option<String> {
+fn expression(expr: &ast::Expr, of: Type, type_name: &str, shows_public: bool) -> Option<String> {
     use ast::{Expr, Value as Literal};
-    let type_name = format_type(of.oid(), None);
     Some(match expr {
-        Expr::Nested(inner) => expression(inner, of, shows_public)?,
+        Expr::Nested(inner) => expression(inner, of, type_name, shows_public)?,
         Expr::Value(value) => match &value.value {
             Literal::SingleQuotedString(text) if of.is_number() || of == Type::Bool => text.clone(),
             Literal::SingleQuotedString(text) => format!("{}::{type_name}", quoted_literal(text)),

@@ -71,7 +71,12 @@ fn format_type(call: &Call<'_>) -> Result<Value> {
         return Ok(Value::Null);
     }
     let modifier = (!call.is_null(1)).then(|| call.int(1) as i32);
-    ok(describe::format_type(oid(call), modifier))
+    let known = describe::format_type(oid(call), modifier);
+    if known != "???" {
+        return ok(known);
+    }
+    let snapshot = definitions(call)?;
+    ok(describe::type_name(&snapshot, &snapshot.path(call.context), oid(call), modifier))
 }
 
 fn constraint_definition(call: &Call<'_>) -> Result<Value> {
@@ -79,6 +84,10 @@ fn constraint_definition(call: &Call<'_>) -> Result<Value> {
     let found = constraints::find(&snapshot, oid(call));
     let path = snapshot.path(call.context);
     let is_pretty = call.count() > 1 && call.bool(1);
+    if let Some((.., condition)) = snapshot.domain_checks().find(|(number, ..)| *number == oid(call)) {
+        let condition = if is_pretty { condition.to_owned() } else { describe::nested(condition) };
+        return ok(format!("CHECK ({condition})"));
+    }
     ok(found.map(|of| describe::constraint(&snapshot, &path, &of, is_pretty)))
 }
 
@@ -86,7 +95,7 @@ fn index_definition(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let Some(key) = snapshot.relation(oid(call)).and_then(Relation::key) else { return Ok(Value::Null) };
     match call.int(1) {
-        0 => ok(describe::index(&snapshot, &key)),
+        0 => ok(describe::index(&snapshot, &snapshot.path(call.context), &key)),
         // PostgreSQL has no column of this number, and returns the empty text.
         number => ok(describe::index_column(&key, number).unwrap_or_default()),
     }
@@ -123,7 +132,12 @@ fn table_is_visible(call: &Call<'_>) -> Result<Value> {
 }
 
 fn type_is_visible(call: &Call<'_>) -> Result<Value> {
-    ok(types::is_known(oid(call)).then_some(true))
+    if types::is_known(oid(call)) {
+        return ok(true);
+    }
+    let snapshot = definitions(call)?;
+    let path = snapshot.path(call.context);
+    ok(snapshot.named_type(oid(call)).map(|of| snapshot.find_type(&path, &of.name) == Some(of)))
 }
 
 /// Returns the name of the sequence that belongs to a column.

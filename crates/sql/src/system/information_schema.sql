@@ -43,17 +43,21 @@ select pg_catalog.current_database() as table_catalog, n.nspname as table_schema
   a.attname as column_name, a.attnum as ordinal_position,
   case when a.attgenerated = '' then pg_catalog.pg_get_expr(d.adbin, d.adrelid) end as column_default,
   case when a.attnotnull then 'NO' else 'YES' end as is_nullable,
-  case when t.typelem <> 0 and t.typlen = -1 then 'ARRAY' else pg_catalog.format_type(a.atttypid, null) end as data_type,
-  _pg_char_max_length(a.atttypid, a.atttypmod) as character_maximum_length,
-  _pg_char_octet_length(a.atttypid, a.atttypmod) as character_octet_length,
-  _pg_numeric_precision(a.atttypid, a.atttypmod) as numeric_precision,
-  _pg_numeric_precision_radix(a.atttypid, a.atttypmod) as numeric_precision_radix,
-  _pg_numeric_scale(a.atttypid, a.atttypmod) as numeric_scale,
-  _pg_datetime_precision(a.atttypid, a.atttypmod) as datetime_precision,
+  case when t.typelem <> 0 and t.typlen = -1 then 'ARRAY' when nt.nspname = 'pg_catalog'
+    then pg_catalog.format_type(t.oid, null) else 'USER-DEFINED' end as data_type,
+  _pg_char_max_length(t.oid, case own.typtype when 'd' then own.typtypmod else a.atttypmod end) as character_maximum_length,
+  _pg_char_octet_length(t.oid, case own.typtype when 'd' then own.typtypmod else a.atttypmod end) as character_octet_length,
+  _pg_numeric_precision(t.oid, case own.typtype when 'd' then own.typtypmod else a.atttypmod end) as numeric_precision,
+  _pg_numeric_precision_radix(t.oid, case own.typtype when 'd' then own.typtypmod else a.atttypmod end) as numeric_precision_radix,
+  _pg_numeric_scale(t.oid, case own.typtype when 'd' then own.typtypmod else a.atttypmod end) as numeric_scale,
+  _pg_datetime_precision(t.oid, case own.typtype when 'd' then own.typtypmod else a.atttypmod end) as datetime_precision,
   case when co.collname <> 'default' then pg_catalog.current_database() end as collation_catalog,
   case when co.collname <> 'default' then 'pg_catalog' end as collation_schema,
   case when co.collname <> 'default' then co.collname end as collation_name,
-  pg_catalog.current_database() as udt_catalog, 'pg_catalog' as udt_schema, t.typname as udt_name,
+  case own.typtype when 'd' then pg_catalog.current_database() end as domain_catalog,
+  case own.typtype when 'd' then nown.nspname end as domain_schema,
+  case own.typtype when 'd' then own.typname end as domain_name,
+  pg_catalog.current_database() as udt_catalog, nt.nspname as udt_schema, t.typname as udt_name,
   a.attnum as dtd_identifier, 'NO' as is_self_referencing,
   case when a.attidentity in ('a', 'd') then 'YES' else 'NO' end as is_identity,
   case a.attidentity when 'a' then 'ALWAYS' when 'd' then 'BY DEFAULT' end as identity_generation,
@@ -65,7 +69,10 @@ select pg_catalog.current_database() as table_catalog, n.nspname as table_schema
 from pg_catalog.pg_attribute a
   join pg_catalog.pg_class c on c.oid = a.attrelid
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-  join pg_catalog.pg_type t on t.oid = a.atttypid
+  join pg_catalog.pg_type own on own.oid = a.atttypid
+  join pg_catalog.pg_namespace nown on nown.oid = own.typnamespace
+  join pg_catalog.pg_type t on t.oid = case own.typtype when 'd' then own.typbasetype else own.oid end
+  join pg_catalog.pg_namespace nt on nt.oid = t.typnamespace
   left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
   left join pg_catalog.pg_collation co on co.oid = a.attcollation
   left join (pg_catalog.pg_depend dep join pg_catalog.pg_sequence s on dep.objid = s.seqrelid
@@ -199,13 +206,14 @@ where v.relkind = 'v' and t.relkind in ('r', 'v')
 select pg_catalog.current_database() as object_catalog, n.nspname as object_schema, c.relname as object_name,
   case c.relkind when 'v' then 'VIEW' else 'TABLE' end as object_type,
   a.attnum as collection_type_identifier, pg_catalog.format_type(e.oid, null) as data_type,
-  pg_catalog.current_database() as udt_catalog, 'pg_catalog' as udt_schema, e.typname as udt_name,
+  pg_catalog.current_database() as udt_catalog, en.nspname as udt_schema, e.typname as udt_name,
   'a' || a.attnum::text as dtd_identifier
 from pg_catalog.pg_attribute a
   join pg_catalog.pg_class c on c.oid = a.attrelid
   join pg_catalog.pg_namespace n on n.oid = c.relnamespace
   join pg_catalog.pg_type t on t.oid = a.atttypid
   join pg_catalog.pg_type e on e.oid = t.typelem
+  join pg_catalog.pg_namespace en on en.oid = e.typnamespace
 where a.attnum > 0 and c.relkind in ('r', 'v') and t.typlen = -1
 
 -- column_privileges:

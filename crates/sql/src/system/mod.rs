@@ -34,5 +34,5 @@ pub(crate) use self::{
     names::{cast, number_of, sequence},
     relations::{SystemTable, find_table, find_view, type_named},
     snapshot::{Definitions, Snapshot},
-    types::category,
+    types::{category, is_type},
 };

@@ -34,7 +34,8 @@ pub(crate) fn name_of(oid: i64, of: Type, context: &Context) -> Result<String> {
         Type::Regclass => snapshot
             .relation(number)
             .map(|relation| describe::relation_name(&snapshot, &snapshot.path(context), relation)),
-        Type::Regtype => Some(describe::format_type(number, None)).filter(|name| name != "???"),
+        Type::Regtype => Some(describe::type_name(&snapshot, &snapshot.path(context), number, None))
+            .filter(|name| name != "???"),
         Type::Regproc => procedures::name_of(number).map(quoted_name),
         Type::Regnamespace => snapshot.schema_name(number).map(quoted_name),
         Type::Regrole => {
@@ -84,7 +85,7 @@ pub(crate) fn sequence(context: &Context, number: i64) -> Result<Rc<Sequence>> {
 /// Returns the number of the object with a name, if there is one.
 pub(crate) fn find(context: &Context, name: &str, of: Type) -> Result<Option<u32>> {
     if of == Type::Regtype {
-        return type_of(name);
+        return type_of(name, context);
     }
     let snapshot = context.definitions.get()?;
     let parts = split(name)?;
@@ -156,11 +157,17 @@ pub(crate) fn split(name: &str) -> Result<Vec<String>> {
 }
 
 /// Returns the number of the type with a name as SQL writes it.
-fn type_of(name: &str) -> Result<Option<u32>> {
+fn type_of(name: &str, context: &Context) -> Result<Option<u32>> {
     let name = name.trim();
     if let Some(element) = name.strip_suffix("[]") {
-        let element = type_of(element)?;
-        return Ok(element.and_then(types::plain).map(|of| of.array).filter(|array| *array != 0));
+        let Some(element) = type_of(element, context)? else { return Ok(None) };
+        let array = match types::plain(element) {
+            Some(of) => Some(of.array),
+            None => {
+                context.definitions.get()?.named_type(element).and_then(|of| of.of().array()).map(Type::oid)
+            }
+        };
+        return Ok(array.filter(|array| *array != 0));
     }
     // The limits of a type do not change its number.
     let (open, end) = (name.find('('), name.find(')').map(|end| end + 1));
@@ -180,10 +187,20 @@ fn type_of(name: &str) -> Result<Option<u32>> {
         return Ok(Some(of.oid()));
     }
     let parts = split(&plain)?;
-    Ok(match &parts[..] {
+    let known = match &parts[..] {
         [own] => types::find(own),
         [schema, own] if schema == "pg_catalog" => types::find(own),
         _ => None,
+    };
+    if let Some(known) = known.filter(|oid| types::is_known(*oid)) {
+        return Ok(Some(known));
     }
-    .filter(|oid| types::is_known(*oid)))
+    let snapshot = context.definitions.get()?;
+    let (path, own) = match &parts[..] {
+        [own] => (snapshot.path(context), own),
+        [schema, own] => (snapshot.schema_oid(schema).into_iter().collect(), own),
+        _ => return Ok(None),
+    };
+    let array = |own| snapshot.find_type(&path, own)?.of().array().map(Type::oid);
+    Ok(snapshot.find_type(&path, own).map(|of| of.oid).or_else(|| own.strip_prefix('_').and_then(array)))
 }

@@ -99,6 +99,7 @@ static ROWS: &[(&str, Rows)] = &[
     ("pg_database", cluster::databases),
     ("pg_depend", constraints::dependencies),
     ("pg_description", comments::descriptions),
+    ("pg_enum", types::labels),
     ("pg_index", classes::indexes),
     ("pg_namespace", cluster::schemas),
     ("pg_proc", procedures::procedures),

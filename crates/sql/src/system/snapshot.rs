@@ -11,14 +11,14 @@ use super::relations::{self, INFORMATION_SCHEMA, PG_CATALOG, SystemTable};
 use crate::{
     catalog::{
         self, Catalog, Index, IndexOrder, IndexPart, RelationName, Relations, Schema, SessionPlace, Table,
-        Transaction, View,
+        Transaction, TypeEntry, View,
     },
     error::{Result, SqlError},
     exec::KeptRows,
     functions::Context,
     roles::{DATABASE, ROLE, Role},
     sequences::Sequence,
-    types::Type,
+    types::{Type, named::NamedType},
 };
 
 /// The number of the schema `public`.
@@ -42,6 +42,8 @@ pub(crate) struct Snapshot {
     pub(crate) roles: Vec<(u32, String, Role)>,
     pub(crate) databases: Vec<(u32, String)>,
     pub(crate) schemas: Vec<SchemaOf>,
+    /// The types that statements have made.
+    pub(crate) types: Vec<TypeEntry>,
     /// The number of the database.
     pub(crate) database: u32,
     numbers: Numbers,
@@ -282,7 +284,12 @@ impl Snapshot {
 
     /// Adds relations in an order that decides their numbers, if two would be the same.
     pub(crate) fn add_relations(&mut self, read: Relations) {
-        let Relations { mut tables, mut views, mut sequences } = read;
+        let Relations { mut tables, mut views, mut sequences, types } = read;
+        // These have their numbers from the beginning.
+        self.numbers
+            .used
+            .extend(types.iter().filter_map(|of| of.of.named()).flat_map(|of| [of.oid, of.array]));
+        self.types = types;
         tables.sort_by_key(|table| table.id);
         views.sort_by_key(|view| view.id);
         sequences.sort_by_key(|sequence| sequence.id);
@@ -385,6 +392,35 @@ impl Snapshot {
     /// Returns the relation with a number.
     pub(crate) fn relation(&self, oid: u32) -> Option<&Relation> {
         self.by_oid.get(&oid).map(|at| &self.relations[*at])
+    }
+
+    /// Returns the definition of the type with a number, or of that whose arrays have it.
+    pub(crate) fn named_type(&self, oid: u32) -> Option<&'static NamedType> {
+        self.types.iter().filter_map(|of| of.of.named()).find(|of| of.oid == oid || of.array == oid)
+    }
+
+    /// Returns the checks of domains: their numbers, domains, names and conditions.
+    pub(crate) fn domain_checks(
+        &self,
+    ) -> impl Iterator<Item = (u32, &'static NamedType, &'static str, &'static str)> {
+        let domains =
+            self.types.iter().filter_map(|of| Some((of.of.named()?, of.of.named()?.domain.as_ref()?)));
+        domains.flat_map(|(of, domain)| {
+            domain.checks.iter().map(move |(name, condition)| {
+                let number = Numbers::default().of_name("constraint", of.oid.into(), name);
+                (number, of, &**name, &**condition)
+            })
+        })
+    }
+
+    /// Returns the type with a name in one of these schemas, the first one that has it.
+    pub(crate) fn find_type(&self, schemas: &[u32], name: &str) -> Option<&'static NamedType> {
+        let in_schema = |schema: &u32| {
+            let all = self.types.iter().filter_map(|of| of.of.named());
+            all.into_iter().find(|of| of.name == name && self.schema_oid(&of.schema) == Some(*schema))
+        };
+        let is_of_system = |schema: &u32| *schema == PG_CATALOG && super::is_type(name);
+        schemas.iter().take_while(|schema| !is_of_system(schema)).find_map(in_schema)
     }
 
     /// Returns the relation with a name in a schema.

@@ -92,7 +92,7 @@ fn snapshot(order: [u64; 2]) -> Snapshot {
         grants: Vec::new(),
         comment: None,
     };
-    Snapshot::of_parts("tester", Relations { tables, views: Vec::new(), sequences: vec![sequence] })
+    Snapshot::of_parts("tester", Relations { tables, sequences: vec![sequence], ..Relations::default() })
 }
 
 fn fits(value: &Value, of: Type) -> bool {
@@ -160,13 +160,14 @@ fn definitions_are_shown_as_postgresql_shows_them() {
             "FOREIGN KEY (b) REFERENCES t1(b) ON DELETE CASCADE DEFERRABLE"
         ]
     );
-    let keys: Vec<String> = snapshot.keys().map(|key| describe::index(&snapshot, &key)).collect();
+    let keys: Vec<String> = snapshot.keys().map(|key| describe::index(&snapshot, &[], &key)).collect();
     assert_eq!(keys[0], "CREATE UNIQUE INDEX t1_pkey ON public.t1 USING btree (a)");
     let table = snapshot.relations.iter().find_map(|one| match &one.of {
         RelationOf::Table(table) => Some(table.clone()),
         _ => None,
     });
-    assert_eq!(describe::default_of(&table.unwrap().columns[1], false).as_deref(), Some("'x'::text"));
+    let default = describe::default_of(&snapshot, &[], &table.unwrap(), 1);
+    assert_eq!(default.as_deref(), Some("'x'::text"));
     for (oid, limits, name) in [
         (1043, Some(14), "character varying(10)"),
         (1042, Some(-1), "bpchar"),

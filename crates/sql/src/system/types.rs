@@ -3,11 +3,27 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use super::{Snapshot, rows::row};
-use crate::{
-    functions::Context,
-    types::{Type, Value},
+use super::{
+    Snapshot, describe,
+    relations::PG_CATALOG,
+    rows::row,
+    snapshot::{FIRST_ROLE, Numbers, PUBLIC},
 };
+use crate::{
+    catalog::TypeEntry,
+    functions::Context,
+    types::{
+        Type, Value,
+        named::{Domain, LABEL_STEP, NamedType},
+    },
+};
+
+/// The functions of domains.
+const OF_DOMAINS: [&str; 2] = ["domain_in/2597", "domain_recv/2598"];
+
+/// The functions of enumerated types.
+const OF_ENUMS: [&str; 8] =
+    ["enum_in/3506", "enum_out/3507", "enum_recv/3532", "enum_send/3533", "-", "-", "-", "-"];
 
 /// The functions of arrays, and those that look into values, as `types.txt` writes them.
 const OF_ARRAYS: [&str; 8] = [
@@ -22,7 +38,7 @@ const OF_ARRAYS: [&str; 8] = [
 ];
 
 /// A type of PostgreSQL.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CatalogType {
     pub(crate) oid: u32,
     pub(crate) name: &'static str,
@@ -77,8 +93,13 @@ fn number(function: &str) -> u32 {
 
 /// Returns the names and numbers of the functions that read and write values.
 pub(crate) fn functions() -> impl Iterator<Item = (&'static str, u32)> {
-    let all = TYPES.iter().flat_map(|one| one.functions).chain(OF_ARRAYS);
+    let all = TYPES.iter().flat_map(|one| one.functions).chain(OF_ARRAYS).chain(OF_ENUMS).chain(OF_DOMAINS);
     all.filter_map(|function| Some((function.split_once('/')?.0, number(function))))
+}
+
+/// Returns whether PostgreSQL has a type with this name.
+pub(crate) fn is_type(name: &str) -> bool {
+    BY_NAME.contains_key(name)
 }
 
 /// Returns the number of the type with a name in the catalog.
@@ -100,6 +121,9 @@ pub(crate) fn plain(oid: u32) -> Option<&'static CatalogType> {
 /// Returns the category of a type (`pg_type.typcategory`), and whether it is the preferred one
 /// there.
 pub(crate) fn category(of: Type) -> (&'static str, bool) {
+    if let Type::Enum(_) = of {
+        return ("E", false);
+    }
     plain(of.oid()).map_or(("A", false), |known| (known.category, known.is_preferred))
 }
 
@@ -121,15 +145,49 @@ impl CatalogType {
 
     /// Returns whether it has arrays.
     fn has_arrays(&self) -> bool {
-        self.array != 0 && Type::of_oid(self.array).is_some()
+        self.array != 0 && (self.kind == "e" || Type::of_oid(self.array).is_some())
     }
 
-    fn row(&self) -> Vec<Value> {
+    /// Returns a type that a statement has made.
+    pub(super) fn of_named(of: &'static NamedType) -> Self {
+        if let Some(domain) = &of.domain {
+            let base =
+                plain(domain.of.oid()).cloned().or_else(|| element_of(domain.of.oid()).map(Self::of_array));
+            if let Some(mut base) = base {
+                (base.oid, base.name, base.kind, base.is_preferred) = (of.oid, of.name.as_str(), "d", false);
+                (base.element, base.array) = (0, 0);
+                [base.functions[0], base.functions[2]] = OF_DOMAINS;
+                base.functions[4..7].fill("-");
+                return base;
+            }
+        }
+        Self {
+            oid: of.oid,
+            name: &of.name,
+            size: 4,
+            is_by_value: true,
+            kind: "e",
+            category: "E",
+            is_preferred: false,
+            delimiter: ",",
+            element: 0,
+            array: of.array,
+            functions: OF_ENUMS,
+            alignment: "i",
+            storage: "p",
+            collation: 0,
+        }
+    }
+
+    fn row(&self, schema: u32, owner: u32, domain: Option<&Domain>) -> Vec<Value> {
+        let default = domain.and_then(|domain| describe::default_in(domain.default.as_ref()?, domain.of));
         let [input, output, receive, send, read_limits, show_limits, subscript, analyze] =
             self.functions.map(number);
         row![
             self.oid,
             self.name,
+            schema,
+            owner,
             self.size,
             self.is_by_value,
             self.kind,
@@ -148,7 +206,12 @@ impl CatalogType {
             analyze,
             self.alignment,
             self.storage,
-            self.collation
+            domain.is_some_and(|domain| domain.not_null),
+            domain.map_or(0, |domain| domain.of.oid()),
+            domain.map_or(-1, |domain| domain.of.modifier()),
+            self.collation,
+            default.clone(),
+            default
         ]
     }
 
@@ -178,12 +241,32 @@ impl CatalogType {
 }
 
 /// Makes the rows of `pg_type`.
-pub(super) fn types(_: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
-    let known = || TYPES.iter().filter(|one| one.is_known());
-    let arrays = known().filter(|one| one.has_arrays()).map(|one| {
-        let mut row = one.of_array().row();
-        row[1] = Value::Text(format!("_{}", one.name));
-        row
+pub(super) fn types(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let rows = |one: &CatalogType, schema: u32, owner: u32, domain: Option<&Domain>| {
+        let array = one.has_arrays().then(|| {
+            let mut row = one.of_array().row(schema, owner, None);
+            row[1] = Value::Text(format!("_{}", one.name));
+            row
+        });
+        [one.row(schema, owner, domain)].into_iter().chain(array).collect::<Vec<_>>()
+    };
+    let known = TYPES.iter().filter(|one| one.is_known());
+    let of_system = known.flat_map(|one| rows(one, PG_CATALOG, FIRST_ROLE, None));
+    let named = snapshot.types.iter().filter_map(|TypeEntry { of, owner, .. }| {
+        let of = of.named()?;
+        let schema = snapshot.schema_oid(&of.schema).unwrap_or(PUBLIC);
+        Some(rows(&CatalogType::of_named(of), schema, snapshot.role(owner), of.domain.as_ref()))
     });
-    known().map(|one| one.row()).chain(arrays).collect()
+    of_system.chain(named.flatten()).collect()
+}
+
+/// Makes the rows of `pg_enum`.
+pub(super) fn labels(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
+    let labels = snapshot.types.iter().filter_map(|of| of.of.named()).flat_map(|of| {
+        of.labels.iter().map(|(position, label)| {
+            let oid = Numbers::default().of_name("label", of.oid.into(), &position.to_string());
+            row![oid, of.oid, *position as f64 / LABEL_STEP as f64, label]
+        })
+    });
+    labels.collect()
 }

@@ -282,7 +282,7 @@ fn normal(value: &Value) -> Value {
 /// Returns whether values of a type can be in a key.
 pub(crate) fn has_keys(of: Type) -> bool {
     !matches!(
-        of,
+        of.base(),
         Type::Array(_) | Type::Int2Vector | Type::OidVector | Type::Json | Type::Jsonb | Type::Record
     )
 }

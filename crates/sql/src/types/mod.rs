@@ -5,6 +5,7 @@ pub(crate) mod encode;
 pub(crate) mod interval;
 pub(crate) mod json;
 pub(crate) mod moment;
+pub(crate) mod named;
 pub(crate) mod network;
 pub(crate) mod numeric;
 pub(crate) mod part;
@@ -16,7 +17,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-use self::{array::Array, network::Network, numeric::Numeric, zone::Zone};
+use self::{array::Array, named::NamedType, network::Network, numeric::Numeric, zone::Zone};
 use crate::error::{Result, SqlError, code};
 
 /// A type of SQL.
@@ -67,6 +68,12 @@ pub(crate) enum Type {
     /// An array of one of [`ELEMENTS`].
     #[serde(with = "array::of_element")]
     Array(&'static Type),
+    /// An enumerated type; a value is the position of its label.
+    #[serde(with = "named::known")]
+    Enum(&'static NamedType),
+    /// A domain: only columns are of such a type; their values are of the one below it.
+    #[serde(with = "named::known")]
+    Domain(&'static NamedType),
     /// A row as a value.
     Record,
     Void,
@@ -236,6 +243,8 @@ impl Type {
             Self::Jsonb => facts(3802, -1, "jsonb", "jsonb"),
             Self::Regnamespace => facts(4089, 4, "regnamespace", "regnamespace"),
             Self::Regrole => facts(4096, 4, "regrole", "regrole"),
+            Self::Enum(of) => facts(of.oid, 4, of.shown(), &of.name),
+            Self::Domain(of) => facts(of.oid, self.base().size(), of.shown(), &of.name),
             Self::Rounded(..) => self.unrounded().facts(),
             Self::Array(of) => {
                 let (_, oid, name) = of.as_element().unwrap_or(&(Self::Unknown, 2277, "anyarray"));
@@ -280,7 +289,7 @@ impl Type {
 
     /// Returns the type without limits of its values.
     pub(crate) fn without_limits(self) -> Self {
-        match self {
+        match self.base() {
             Self::Numeric(_) => Self::Numeric(None),
             Self::Varchar(_) => Self::Varchar(None),
             Self::Char(_) => Self::Char(u32::MAX),
@@ -288,9 +297,17 @@ impl Type {
         }
     }
 
-    /// Returns the type with all digits of seconds.
+    /// Returns the type of the values of a domain.
+    pub(crate) fn base(self) -> Self {
+        match self {
+            Self::Domain(of) => of.domain.as_ref().map_or(self, |domain| domain.of),
+            other => other,
+        }
+    }
+
+    /// Returns the type of values, with all digits of seconds.
     pub(crate) fn unrounded(self) -> Self {
-        let Self::Rounded(clock, _) = self else { return self };
+        let Self::Rounded(clock, _) = self.base() else { return self.base() };
         match clock {
             Clock::Timestamp => Self::Timestamp,
             Clock::TimestampTz => Self::TimestampTz,
@@ -319,13 +336,35 @@ impl Type {
     }
 
     fn as_element(self) -> Option<&'static (Self, u32, &'static str)> {
-        let plain = self.without_limits();
+        let plain = match self {
+            Self::Enum(of) => return Some(of.element()),
+            Self::Domain(_) => return None,
+            plain => plain.without_limits(),
+        };
         ELEMENTS.iter().find(|(of, ..)| *of == plain)
     }
 
     /// Returns the type of arrays with elements of this type.
     pub(crate) fn array(self) -> Option<Self> {
         self.as_element().map(|(of, ..)| Self::Array(of))
+    }
+
+    /// Returns the definition of a type that a statement has made, or of that of the elements.
+    pub(crate) fn named(self) -> Option<&'static NamedType> {
+        match self {
+            Self::Enum(of) | Self::Domain(of) => Some(of),
+            Self::Array(of) => of.named(),
+            _ => None,
+        }
+    }
+
+    /// Returns the type with another version of a definition.
+    pub(crate) fn with(self, new: &'static NamedType) -> Self {
+        match self {
+            Self::Enum(of) | Self::Domain(of) if of == new => new.of(),
+            Self::Array(of) if of.named() == Some(new) => of.with(new).array().unwrap_or(self),
+            other => other,
+        }
     }
 
     /// Returns the type of the elements of an array.
@@ -482,9 +521,14 @@ impl Value {
 
     /// Converts a value from one type to another, as an assignment or a cast does.
     pub(crate) fn cast(self, from: Type, to: Type, is_explicit: bool) -> Result<Self> {
+        let (from, to) = (from.base(), to.base());
         if matches!(from, Type::Rounded(..)) || matches!(to, Type::Rounded(..)) {
             return self.cast(from.unrounded(), to.unrounded(), is_explicit)?.fit(to, is_explicit);
         }
+        let cannot = || {
+            let message = format!("cannot cast type {} to {}", from.name(), to.name());
+            SqlError::new(code::CANNOT_COERCE, message)
+        };
         let value = match (self, to) {
             (Self::Null, _) => return Ok(Self::Null),
             (padded @ Self::Padded(_), Type::Char(u32::MAX)) => padded,
@@ -494,6 +538,8 @@ impl Value {
             (text @ Self::Text(_), Type::Char(u32::MAX)) if matches!(from, Type::Char(_)) => {
                 Self::Text(text::print(&text, from))
             }
+            (value, _) if from == to => value,
+            (Self::Int(_), to) if matches!(from, Type::Enum(_)) && !to.is_text() => return Err(cannot()),
             (Self::Text(text), _) if from == Type::Unknown && to.is_text() => Self::Text(text),
             (Self::Text(text), _) if from == Type::Unknown || from.is_text() && !to.is_text() => {
                 return text::parse(&text, to);
@@ -528,7 +574,6 @@ impl Value {
                 Self::Date(time::date_of_moment(Zone::current().to_local(moment)))
             }
             (Self::Time(moment), Type::Date) if from.is_moment() => Self::Date(time::date_of_moment(moment)),
-            (value, to) if from == to => value,
             (Self::Time(moment), Type::TimeOfDay | Type::TimeTz) if time::is_infinite(moment) => Self::Null,
             (Self::Time(of_day), Type::Interval) if from == Type::TimeOfDay => {
                 Self::Interval(Interval { microseconds: of_day, ..Interval::default() })
@@ -560,16 +605,14 @@ impl Value {
             (Self::Bool(value), to) if to.is_text() => Self::Text(value.to_string()),
             (Self::Text(text), Type::OneByte) => Self::Text(text.chars().take(1).collect()),
             (value, to) if to.is_text() => Self::Text(text::print(&value, from)),
-            _ => {
-                let message = format!("cannot cast type {} to {}", from.name(), to.name());
-                return Err(SqlError::new(code::CANNOT_COERCE, message));
-            }
+            _ => return Err(cannot()),
         };
         value.fit(to, is_explicit)
     }
 
     /// Checks the limits of a type, and rounds to its digits.
     pub(crate) fn fit(self, to: Type, is_explicit: bool) -> Result<Self> {
+        let to = to.base();
         match (self, to) {
             (Self::Time(packed), Type::Rounded(Clock::TimeTz, digits)) => {
                 let (of_day, west) = time::unpack_zoned(packed);

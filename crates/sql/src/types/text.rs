@@ -11,6 +11,7 @@ pub(super) fn invalid(of: Type, text: &str) -> SqlError {
 
 /// Reads a value from its text.
 pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
+    let to = to.base();
     let trimmed = text.trim();
     let value = match to.unrounded() {
         Type::Bool => Value::Bool(parse_bool(trimmed).ok_or_else(|| invalid(to, text))?),
@@ -43,6 +44,7 @@ pub(crate) fn parse(text: &str, to: Type) -> Result<Value> {
             Ok(number) => Value::Int(number),
             Err(_) => return Err(invalid(to, text)),
         },
+        Type::Enum(of) => of.value(text)?,
         Type::Bytea => Value::Bytes(parse_bytes(text).ok_or_else(|| invalid(to, text))?),
         Type::Inet | Type::Cidr => Network::parse(text, to)?,
         Type::Uuid => Value::Bytes(parse_uuid(text).ok_or_else(|| invalid(to, text))?),
@@ -146,7 +148,10 @@ pub(crate) fn print(value: &Value, of: Type) -> String {
     match value {
         Value::Null => String::new(),
         Value::Bool(value) => if *value { "t" } else { "f" }.to_owned(),
-        Value::Int(number) => number.to_string(),
+        Value::Int(number) => match of {
+            Type::Enum(of) => of.label(*number).to_owned(),
+            _ => number.to_string(),
+        },
         Value::Float(number) if of == Type::Float4 => print_float(*number as f32, number.abs(), 6),
         Value::Float(number) => print_float(*number, number.abs(), 15),
         Value::Numeric(number) => number.to_string(),
@@ -205,6 +210,7 @@ pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
         (Value::Int(number), Type::Int2) => into.extend((*number as i16).to_be_bytes()),
         (Value::Int(number), Type::Int4 | Type::Oid) => into.extend((*number as i32).to_be_bytes()),
         (Value::Int(number), of) if of.is_reg() => into.extend((*number as i32).to_be_bytes()),
+        (Value::Int(number), Type::Enum(of)) => into.extend(of.label(*number).bytes()),
         (Value::Int(number), _) => into.extend(number.to_be_bytes()),
         (Value::Float(number), Type::Float4) => into.extend((*number as f32).to_be_bytes()),
         (Value::Float(number), _) => into.extend(number.to_be_bytes()),
@@ -299,7 +305,7 @@ pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
         Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Name | Type::OneByte | Type::Unknown => {
             Value::Text(String::from_utf8(bytes.to_vec()).map_err(|_| malformed())?)
         }
-        Type::Json | Type::Jsonb => {
+        Type::Json | Type::Jsonb | Type::Enum(_) => {
             let text = match to {
                 Type::Jsonb => bytes.strip_prefix(&[1]).ok_or_else(malformed)?,
                 _ => bytes,

@@ -13,6 +13,9 @@ fn dumps_of_plexus_and_of_postgresql_are_restored_on_both() {
         select indexdef from pg_indexes where schemaname = 'public' order by 1; \
         select description from pg_description where objoid in ('p'::regclass) order by 1; \
         insert into p (name) values ('next') returning id > 3; \
+        select * from e order by m; select * from ev; select enum_range(null::mood), enum_range(null::extra.level); \
+        select * from d order by n; select conname, contypid::regtype, pg_get_constraintdef(oid) from pg_constraint where contypid = 'posint'::regtype order by 1; \
+        select typname, typtype, obj_description(oid) from pg_type where typnamespace in ('public'::regnamespace, 'extra'::regnamespace) and typtype in ('d', 'e') order by 1; \
         select table_name, column_name, data_type, is_identity from information_schema.columns \
         where table_schema in ('public', 'extra') order by 1, 2";
     let (Some(psql), Some(pg_dump), Some(initdb), Some(pg_ctl)) =

@@ -4,7 +4,7 @@ use sqlparser::{ast, keywords::Keyword, tokenizer::Token};
 
 use super::{super::Definer, kept};
 use crate::{
-    bind::{self, Parameters, Scope, assign, from::scope_of, select::refuse},
+    bind::{Parameters, Scope, assign, from::scope_of, select::refuse},
     catalog::{ForeignKey, Identity, IndexPart, RelationName, Table},
     ddl::{
         constraint::{check_key_type, check_types},
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Returns whether a text of SQL has a word.
-pub(super) fn names(text: &str, name: &str) -> bool {
+pub(in crate::ddl) fn names(text: &str, name: &str) -> bool {
     super::rename::words(text).is_some_and(|words| words.iter().any(|word| word == name))
 }
 
@@ -104,7 +104,7 @@ impl Definer<'_, '_> {
         Ok(value)
     }
 
-    pub(super) async fn drop_column(
+    pub(in crate::ddl) async fn drop_column(
         &mut self,
         table: &Table,
         name: &str,
@@ -285,7 +285,8 @@ impl Definer<'_, '_> {
                 new.columns[at].not_null = false;
             }
             O::SetDataType { data_type, using, .. } => {
-                return self.set_type(table, at, bind::type_of(data_type)?, using.as_ref()).await;
+                let to = self.type_of(data_type).await?;
+                return self.set_type(table, at, to, using.as_ref()).await;
             }
             O::AddGenerated { generated_as, sequence_options } => {
                 if !table.columns[at].not_null {
@@ -339,7 +340,9 @@ impl Definer<'_, '_> {
                 return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message).with_detail(detail));
             }
         }
-        let (columns, none) = (scope_of(table, &table.name), Parameters::default());
+        let types = table.columns.iter().map(|column| column.of).chain([to]).collect();
+        let none = Parameters { own_types: Some(types).into(), ..Parameters::default() };
+        let columns = scope_of(table, &table.name);
         let scope = Scope::new(&columns, &none);
         let cannot = |what: String, hint: Option<String>| {
             let message = format!("{what} cannot be cast automatically to type {}", to.name());
@@ -370,7 +373,12 @@ impl Definer<'_, '_> {
         if is_key {
             check_key_type(to)?;
         }
-        default_of(&new, at, &none).map_err(|_| cannot(format!("default for column \"{name}\""), None))?;
+        let bound = default_of(&new, at, &none);
+        // A literal has the type that the column had.
+        let is_other = column.default.is_some() && column.of.named() != to.named() && !to.is_text();
+        if is_other || bound.is_err() {
+            return Err(cannot(format!("default for column \"{name}\""), None));
+        }
         for key in &table.foreign_keys {
             let other = self.table(&key.table).await?;
             check_types(&new, key, if *other == *table { &new } else { &other })?;

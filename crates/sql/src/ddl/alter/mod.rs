@@ -3,6 +3,8 @@
 mod column;
 mod rename;
 
+pub(super) use self::{column::names, rename::tokens};
+
 use std::rc::Rc;
 
 use sqlparser::ast;
@@ -15,10 +17,10 @@ use super::{
 };
 use crate::{
     bind::select::refuse,
-    catalog::{Entry, Relation, RelationName, Table, shown, undefined, undefined_schema},
+    catalog::{Entry, Relation, RelationName, Table, TypeEntry, shown, undefined, undefined_schema},
     error::{Result, SqlError, error},
     expr::Expr,
-    parse::{folded, relation, simple},
+    parse::{DOMAIN, folded, relation, simple},
 };
 
 /// Returns expressions that keep the first columns of a row.
@@ -38,7 +40,7 @@ impl Definer<'_, '_> {
         }
     }
 
-    /// Gives a view or a sequence to another role.
+    /// Gives a view, a sequence or a type to another role.
     async fn change_owner_of(&mut self, place: &RelationName, found: Relation, to: &str) -> Result<()> {
         let session = self.catalog.place();
         let entry = match found {
@@ -53,6 +55,10 @@ impl Definer<'_, '_> {
                 let mut sequence = (*sequence).clone();
                 change_owner(&mut sequence.owner, &mut sequence.grants, to);
                 Entry::Sequence(sequence)
+            }
+            Relation::Type(of) => {
+                session.check_owner(&of.owner, "type", &place.name)?;
+                Entry::Type(TypeEntry { owner: to.to_owned(), ..(*of).clone() })
             }
             Relation::Table(_) | Relation::Index(_) => return Ok(()),
         };
@@ -78,11 +84,14 @@ pub(crate) async fn alter_schema(define: &mut Definer<'_, '_>, alter: &ast::Alte
 
 /// Runs ALTER TABLE.
 pub(crate) async fn alter_table(define: &mut Definer<'_, '_>, alter: &ast::AlterTable) -> Result<()> {
+    let name = relation(&alter.name)?;
+    if alter.on_cluster.as_ref().is_some_and(|name| name.value == DOMAIN) {
+        return define.alter_domain(&alter.name, &alter.operations).await;
+    }
     refuse(
         alter.location.is_some() || alter.on_cluster.is_some() || alter.table_type.is_some(),
         "this form of ALTER TABLE",
     )?;
-    let name = relation(&alter.name)?;
     let found = define.catalog.relation(define.run.by, &name).await?;
     if let ([ast::AlterTableOperation::OwnerTo { new_owner }], Some((place, found))) =
         (&alter.operations[..], found)

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Returns the tokens of a text; each is shown as it was written.
-pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
+pub(in crate::ddl) fn tokens(text: &str) -> Option<Vec<Token>> {
     Tokenizer::new(&PostgreSqlDialect {}, text).with_unescape(false).tokenize().ok()
 }
 
