@@ -189,7 +189,6 @@ impl Scope<'_> {
             return Ok((Expr::Compare(comparison, one.boxed(), other.boxed()), Type::Bool));
         }
         let may_be_number = |of: Type| of.is_number() || of == Type::Unknown;
-        let may_be_text = |of: Type| of.is_text() || of == Type::Unknown;
         let operation = match op {
             "+" => Some(Operation::Add),
             "-" => Some(Operation::Subtract),
@@ -201,12 +200,16 @@ impl Scope<'_> {
         if let Some(operation) = operation.filter(|_| may_be_number(one.1) && may_be_number(other.1)) {
             return self.arithmetic(operation, op, one, other);
         }
-        let is_text = op == "||" && may_be_text(one.1) && may_be_text(other.1);
-        if !is_text && let Some(found) = self.found(op, vec![one.clone(), other.clone()])? {
+        let has = |is_it: fn(Type) -> bool| is_it(one.1) || is_it(other.1);
+        let is_text =
+            op == "||" && has(|of| of.is_text() || of == Type::Unknown) && !has(|of| of.element().is_some());
+        let has_own = has(|of| matches!(of, Type::Bytea | Type::Jsonb));
+        if (!is_text || has_own)
+            && let Some(found) = self.found(op, vec![one.clone(), other.clone()])?
+        {
             return Ok(found);
         }
-        let has_array = one.1.element().is_some() || other.1.element().is_some();
-        if op == "||" && !has_array && (may_be_text(one.1) || may_be_text(other.1)) {
+        if is_text {
             let one = coerce(one, Type::Text, self.parameters, false)?;
             let other = coerce(other, Type::Text, self.parameters, false)?;
             return Ok((Expr::Concat(one.boxed(), other.boxed()), Type::Text));
