@@ -21,7 +21,8 @@ fn a_type_is_the_same_on_all_nodes_and_in_statements_that_were_prepared_before_i
     ask(1, "insert into t values ('fine')");
     assert_eq!(prepared.end("execute p ('blue'); execute p ('fine');"), "");
     assert_eq!(ask(2, "select ms from seen order by length(ms) desc"), "blue,fine,ok\nfine,ok\nsad,ok");
-    // A change waits for a transaction that uses a table with the type, and a new table for a change.
+    // A change waits for a transaction that uses a table with the type, and a new table waits for a
+    // change.
     let mut writer = Session::start(&psql, &cluster, 1);
     writer.run("begin; delete from t where m = 'ok';");
     let other = |text: &str| {
