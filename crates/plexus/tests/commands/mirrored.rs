@@ -422,7 +422,8 @@ fn a_group_without_its_newest_disk_waits_until_an_operator_gives_it_up() {
 #[test]
 fn a_cold_start_waits_for_the_disks_of_hosts_that_are_late() {
     let servers = Servers::init(&[]);
-    servers.configure("start_wait_s = 30", "start_wait_s = 5");
+    // The membership waits for about 30 s first: it does not know that b has ended.
+    servers.configure("start_wait_s = 30", "start_wait_s = 45");
     servers.start(&HOSTS);
     servers.sql("a", "create table t (id int primary key)").ok();
     servers.sql("a", "insert into t values (1), (2)").ok();
@@ -438,6 +439,7 @@ fn a_cold_start_waits_for_the_disks_of_hosts_that_are_late() {
     let whole = servers.on("a", "status").said().ok();
     assert!(!whole.contains("one copy less"), "{whole}");
     servers.on("a", "down").args(["--all"]).said().ok();
+    servers.configure("start_wait_s = 45", "start_wait_s = 1");
     servers.start(&["a", "w"]);
     servers.sql("w", "insert into t values (3)").ok();
     let alone = servers.on("a", "status").said().ok();
