@@ -64,7 +64,7 @@ fn mirror_disks_keep_their_properties_when_nodes_and_disks_fail() {
         [all.writes, all.reads, all.recovered, all.marks, all.copied, all.late];
     let is_enough = writes > 30 * few && reads > 15 * few && recovered > few && marks > few;
     let has_moved = 5 * all.moved > few && 20 * all.removed > few && 10 * all.replaced > few;
-    let has_moved = has_moved && 40 * all.scrubbed > few && 2 * all.grown > few && 10 * all.taken_over > few;
+    let has_moved = has_moved && 40 * all.scrubbed > few && 2 * all.grown > few && 5 * all.taken_over > few;
     let is_enough = is_enough && has_moved && copied > 8 * few && late * 40 > few;
     assert!(is_enough, "too little happens: {all:?}");
 }
