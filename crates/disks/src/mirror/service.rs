@@ -125,16 +125,11 @@ pub struct ChunkWrite {
 
 impl Mirror {
     /// Makes the group of a node in no view, without disks. `proposals` gets the changes of the map
-    /// that the registry is to be asked for. The rest is as in [`MirrorCore::new`];
-    /// the clock begins with the node.
+    /// that the registry is to be asked for. The clock of `start_wait_ms` is that of
+    /// [`tick`](Self::tick), and begins with the node.
     #[must_use]
-    pub fn new(
-        me: NodeId,
-        proved: NodeSet,
-        start_wait_ms: u64,
-        proposals: mpsc::Sender<MapProposal>,
-    ) -> Arc<Self> {
-        let (core, disks, sends) = (MirrorCore::new(me, proved, start_wait_ms), BTreeMap::new(), Vec::new());
+    pub fn new(me: NodeId, start_wait_ms: u64, proposals: mpsc::Sender<MapProposal>) -> Arc<Self> {
+        let (core, disks, sends) = (MirrorCore::new(me, start_wait_ms), BTreeMap::new(), Vec::new());
         let (failures, repaired, copied) = (BTreeMap::new(), [0; MAX_DISKS], VecDeque::new());
         let state = Mutex::new(State { is_ended: false, core, disks, sends, failures, repaired, copied });
         let [bytes, known_bytes] = [0; 2].map(AtomicU64::new);

@@ -303,12 +303,13 @@ fn membership_settings(
     let name = &config.nodes[me.index()].name;
     let mine = config.voting.iter().filter(|file| file.node.as_ref().is_none_or(|node| node == name));
     let others = config.numbers().without(me).iter();
+    let fenced = config.nodes.iter().filter(|node| !node.fence.is_empty());
     Ok(plexus_membership::runtime::Settings {
         me,
         incarnation,
         profile: config.membership.times()?,
         first: config.first_view(),
-        must_prove: config.fenced(),
+        must_prove: fenced.map(|node| node.number).collect(),
         cluster: config.id.0.to_le_bytes(),
         keys,
         listen: config.nodes[me.index()].all_addresses().collect(),

@@ -48,8 +48,6 @@ pub enum MapChange {
         /// The disk is older than the registry knows.
         is_older: bool,
     },
-    /// A node takes the place of the server of shared disks, which has ended for certain.
-    Serve(Vec<DiskNumber>, NodeId),
     /// An operator takes a disk out of use, or lets it return.
     Offline(DiskNumber, bool),
     /// A new disk, without chunks.
@@ -166,7 +164,7 @@ pub enum MapRefusal {
     NotStopped,
     /// Two disks of different times would both be current.
     #[error(
-        "{older} lacks changes that {newer} has, and both have copies of the same chunks: they cannot both be used; start a node whose disk has everything"
+        "{older} lacks changes that {newer} has, and both have copies of the same chunks: they cannot both be used"
     )]
     DifferentTimes {
         /// The one that became stale earlier.
@@ -227,12 +225,6 @@ impl Map {
                 let piece = Piece { version: NOW, copies: copies.into() };
                 map.add_stream(name.clone(), Stream { first, piece });
                 map.guard(&disks)?;
-            }
-            MapChange::Serve(disks, server) => {
-                for disk in disks {
-                    let entry = map.disk_mut(*disk)?;
-                    (entry.server, entry.changed) = (*server, NOW);
-                }
             }
             MapChange::Offline(disk, is_offline) => {
                 map.disk_mut(*disk)?.is_offline = *is_offline;

@@ -568,11 +568,7 @@ impl World {
         for (number, client) in self.clients.iter().enumerate() {
             let is_settled = client.begun == client.acknowledged && !client.is_in_doubt;
             for copy in map.current_copies(client.chunk) {
-                // One that has come into the group, and is not open yet, is another one.
-                let id = map.disk(copy.disk).map(|disk| disk.id);
-                let disk = self.disks[copy.disk.index()].as_ref().filter(|disk| Some(disk.id) == id);
-                let cell =
-                    disk.map_or(Cell::Whole(Value::default()), |disk| disk.cell(copy.slot, client.offset));
+                let cell = self.disks[copy.disk.index()].as_ref().unwrap().cell(copy.slot, client.offset);
                 let is_right = match cell {
                     Cell::Whole(value) if client.is_in_doubt => {
                         client.acknowledged <= value && value <= client.begun

@@ -31,8 +31,6 @@ pub(super) enum Data {
 
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The incarnation of the node that executes it.
-    pub(super) by: u64,
     pub(super) ticket: u64,
     pub(super) slot: u32,
     pub(super) op: DiskOp<Data>,

@@ -75,8 +75,6 @@ struct Faults {
     scrubs: u64,
     /// The milliseconds for which a cold start waits for absent nodes.
     start_wait: u64,
-    /// An evicted node is ended before the next view opens.
-    is_proved: bool,
 }
 
 struct Node {
@@ -91,9 +89,9 @@ struct Node {
     /// usable.
     waits_until: u64,
     was_usable: bool,
-    /// The disks that it has open, and their identifiers.
-    open: BTreeMap<usize, u128>,
-    was_closed: BTreeSet<usize>,
+    /// Its disk is open.
+    is_open: bool,
+    was_closed: bool,
     /// Committed maps that it does not know yet.
     maps: VecDeque<Arc<Map>>,
 }
@@ -144,7 +142,6 @@ struct Counts {
     removed: usize,
     replaced: usize,
     grown: usize,
-    taken_over: usize,
     scrubbed: usize,
 }
 
@@ -153,12 +150,10 @@ fn new_disk(server: u8, id: u128, copies: usize) -> AddedDisk {
     AddedDisk { id, server: NodeId(server), failure_group: server, slots }
 }
 
-/// Returns the map of a new group, with one disk in each node. These nodes share disk 0.
-fn first_map(disks: u8, copies: usize, sharers: NodeSet) -> Map {
+/// Returns the map of a new group, with one disk in each node.
+fn first_map(disks: u8, copies: usize) -> Map {
     let entry = |server: u8| DiskEntry::new(&new_disk(server, u128::from(server) + 1, copies));
-    let mut entries: Vec<_> = (0..disks).map(entry).collect();
-    entries[0].sharers = sharers;
-    Map::new(CHUNK_MIB, BLOCK_CHUNKS, copies, entries).expect("room")
+    Map::new(CHUNK_MIB, BLOCK_CHUNKS, copies, (0..disks).map(entry).collect()).expect("room")
 }
 
 impl World {
@@ -168,11 +163,8 @@ impl World {
             *random.pick(&[(2, true), (2, true), (3, false), (3, false), (3, true), (2, false), (4, false)]);
         // From random numbers of its own: seeds of two copies have the events that they had.
         let copies = if disks > 2 && Random::new(!seed).percent(30) { 3 } else { 2 };
+        let map = first_map(disks, copies);
         let nodes = usize::from(disks) + usize::from(witness);
-        // All nodes reach disk 0.
-        let is_shared = Random::new(seed ^ 0x5a2e).percent(40);
-        let sharers = if is_shared { NodeSet::first(nodes as u8) } else { NodeSet::EMPTY };
-        let map = first_map(disks, copies, sharers);
         let mut rate = |most| if random.percent(40) { 0 } else { random.below(most) };
         let faults = Faults {
             deaths: rate(60),
@@ -189,7 +181,6 @@ impl World {
             moves: random.percent(50),
             scrubs: *random.pick(&[0, 2, 10]),
             start_wait: if Random::new(seed ^ 0xc01d).percent(30) { 3_000 } else { 0 },
-            is_proved: is_shared && Random::new(seed ^ 0x9e01).percent(70),
         };
         let mut world = Self {
             random,
@@ -253,11 +244,7 @@ impl World {
     fn start(&mut self, at: usize) {
         self.last_incarnation += 1;
         let waits_until = self.now + self.faults.start_wait;
-        let proved = match self.faults.is_proved {
-            true => NodeSet::first(self.nodes.len() as u8),
-            false => NodeSet::EMPTY,
-        };
-        let mut core = MirrorCore::new(NodeId(at as u8), proved, waits_until);
+        let mut core = MirrorCore::new(NodeId(at as u8), waits_until);
         core.tick(self.now);
         let incarnation = self.last_incarnation;
         self.log(|| format!("n{at} starts as i{incarnation}"));
@@ -269,58 +256,40 @@ impl World {
             is_evicted: false,
             waits_until,
             was_usable: false,
-            open: BTreeMap::new(),
-            was_closed: BTreeSet::new(),
+            is_open: false,
+            was_closed: false,
             maps: VecDeque::new(),
         });
     }
 
-    /// Opens a disk of a node, when the I/O of its last opening has ended.
+    /// Opens the disk of a node, when the I/O of its last opening has ended.
     fn open(&mut self, at: usize) -> bool {
-        (0..self.disks.len()).any(|disk| self.open_disk(at, disk))
-    }
-
-    fn open_disk(&mut self, at: usize, disk: usize) -> bool {
-        let is_ready = self.disks[disk].as_ref().is_some_and(|disk| disk.queue.is_empty());
-        let number = DiskNumber(disk as u8);
-        let is_closed = |node: &&mut Node| is_ready && !node.open.contains_key(&disk);
-        let Some(node) = self.nodes[at].as_mut().filter(is_closed) else { return false };
-        let entry = node.core.map().and_then(|map| map.disk(number));
-        let Some(id) = entry.filter(|disk| disk.server.index() == at).map(|disk| disk.id) else {
+        let is_ready = self.disks[at].as_ref().is_some_and(|disk| disk.queue.is_empty());
+        let Some(node) = self.nodes[at].as_mut().filter(|node| is_ready && !node.is_open) else {
             return false;
         };
-        let is_elsewhere = self.nodes.iter().flatten().any(|node| node.open.get(&disk) == Some(&id));
-        assert!(!is_elsewhere, "n{at} opens {number}, which another node has open");
-        self.log(|| format!("n{at} opens {number}"));
-        if self.disks[disk].as_ref().is_some_and(|disk| disk.id != id) {
-            self.disks[disk] = Some(Disk::new(id));
+        let Some(id) = node.core.map().and_then(|map| map.disk(DiskNumber(at as u8))).map(|disk| disk.id)
+        else {
+            return false;
+        };
+        node.is_open = true;
+        self.log(|| format!("n{at} opens its disk"));
+        if self.disks[at].as_ref().is_some_and(|disk| disk.id != id) {
+            self.disks[at] = Some(Disk::new(id));
         }
-        self.nodes[at].as_mut().unwrap().open.insert(disk, id);
-        self.core(at).opened(number, id);
+        self.core(at).opened(DiskNumber(at as u8), id);
         self.settle(at);
         true
     }
 
-    /// Closes the disks of a node.
     fn close(&mut self, at: usize) {
-        let open = self.nodes[at].as_ref().map(|node| node.open.clone()).unwrap_or_default();
-        open.into_keys().for_each(|disk| self.close_disk(at, disk));
-    }
-
-    fn close_disk(&mut self, at: usize, disk: usize) {
-        self.log(|| format!("n{at} closes disk {disk}"));
-        let node = self.nodes[at].as_mut().unwrap();
-        if node.open.remove(&disk).is_some() {
-            node.was_closed.insert(disk);
-            self.core(at).closed(DiskNumber(disk as u8), "closed".to_owned());
+        if self.nodes[at].as_ref().is_some_and(|node| node.is_open) {
+            self.log(|| format!("n{at} closes its disk"));
+            let node = self.nodes[at].as_mut().unwrap();
+            (node.is_open, node.was_closed) = (false, true);
+            self.core(at).closed(DiskNumber(at as u8), "closed".to_owned());
             self.settle(at);
         }
-    }
-
-    /// Returns the disks for which a node has requests to execute.
-    fn busy_disks(&self, incarnation: u64) -> Vec<usize> {
-        let is_its = |disk: &Disk| disk.queue.front().is_some_and(|job| job.by == incarnation);
-        (0..self.disks.len()).filter(|disk| self.disks[*disk].as_ref().is_some_and(is_its)).collect()
     }
 
     /// Ends a node. The first of its requests may have been executed, and the next one partly.
@@ -336,13 +305,6 @@ impl World {
                 link.queue.truncate(kept as usize);
             }
         }
-        for disk in self.busy_disks(node.incarnation) {
-            self.execute_at_end(disk);
-        }
-        self.is_changed = true;
-    }
-
-    fn execute_at_end(&mut self, at: usize) {
         let Some(disk) = &mut self.disks[at] else { return };
         disk.hangs_until = 0;
         let mut executed = self.random.below(disk.queue.len() as u64 + 1);
@@ -360,6 +322,7 @@ impl World {
             }
             executed = executed.saturating_sub(1);
         }
+        self.is_changed = true;
     }
 
     fn count(&mut self, node: &Node) {
@@ -401,16 +364,9 @@ impl World {
         if !self.is_member(at) || self.nodes[at].as_ref().unwrap().epoch == self.epoch {
             return false;
         }
-        if self.faults.is_proved {
-            let is_evicted = |node: &Node| node.is_evicted;
-            let evicted = (0..self.nodes.len()).filter(|at| self.nodes[*at].as_ref().is_some_and(is_evicted));
-            evicted.collect::<Vec<_>>().into_iter().for_each(|at| self.kill(at));
-        }
-        for disk in self.busy_disks(self.nodes[at].as_ref().unwrap().incarnation) {
-            while self.execute(disk, true) {}
-            if self.disks[disk].as_ref().is_some_and(|disk| !disk.queue.is_empty()) {
-                self.close_disk(at, disk);
-            }
+        while self.execute(at, true) {}
+        if self.disks[at].as_ref().is_some_and(|disk| !disk.queue.is_empty()) {
+            self.close(at);
         }
         let epoch = self.epoch;
         self.log(|| format!("n{at} enters view {epoch:?}"));
@@ -429,8 +385,8 @@ impl World {
     }
 
     /// Executes the next request of a disk.
-    fn execute(&mut self, number: usize, is_sound: bool) -> bool {
-        let Some(disk) = self.disks[number].as_mut().filter(|disk| disk.hangs_until <= self.now) else {
+    fn execute(&mut self, at: usize, is_sound: bool) -> bool {
+        let Some(disk) = self.disks[at].as_mut().filter(|disk| disk.hangs_until <= self.now) else {
             return false;
         };
         let Some(job) = disk.queue.pop_front() else { return false };
@@ -445,9 +401,8 @@ impl World {
             false => Outcome::Done,
         };
         let answer = disk.execute(&job, outcome);
-        self.log(|| format!("disk {number} executes {job:?}: {answer:?}"));
+        self.log(|| format!("disk {at} executes {job:?}: {answer:?}"));
         self.is_changed |= matches!(job.op, DiskOp::Write { .. });
-        let at = self.at(job.by).expect("a node that runs");
         self.core(at).executed(job.ticket, answer);
         self.settle(at);
         true
@@ -471,12 +426,10 @@ impl World {
             let node = self.nodes[at].as_mut().unwrap();
             let own = node.incarnation;
             // It was removed or replaced: the next one is another disk.
-            let is_its = |disk: &usize| {
-                let entry = node.core.map().and_then(|map| map.disk(DiskNumber(*disk as u8)));
-                entry.is_some_and(|disk| disk.server.index() == at)
-            };
-            node.was_closed.retain(is_its);
-            node.open.retain(|disk, _| node.core.served.contains_key(&DiskNumber(*disk as u8)));
+            let number = DiskNumber(at as u8);
+            let is_in_group = node.core.map().is_none_or(|map| map.disk(number).is_some());
+            node.was_closed &= is_in_group;
+            node.is_open &= node.core.served.contains_key(&number);
             node.was_usable |= node.core.map().is_some() && node.core.is_usable();
             let actions = node.core.take_actions();
             if actions.is_empty() {
@@ -496,8 +449,9 @@ impl World {
                         link.queue.push_back(([own, *peer], epoch, message));
                     }
                     MirrorAction::Execute { ticket, disk, slot, op, notes } => {
-                        let job = Job { by: own, ticket, slot, op, notes };
-                        self.disks[disk.index()].as_mut().expect("a disk").queue.push_back(job);
+                        assert_eq!(disk.index(), at, "a node executes on its own disk");
+                        let job = Job { ticket, slot, op, notes };
+                        self.disks[at].as_mut().expect("a disk").queue.push_back(job);
                     }
                     MirrorAction::Finish(token, result) => self.finished(at, token, result),
                     MirrorAction::Propose(proposal) => {
@@ -650,16 +604,16 @@ impl World {
 
     /// Opens a disk; one that was closed stays so for some rounds.
     fn open_at_end(&mut self, at: usize, round: usize) -> bool {
-        let is_closed = self.nodes[at].as_ref().is_some_and(|node| !node.was_closed.is_empty());
+        let is_closed = self.nodes[at].as_ref().is_some_and(|node| node.was_closed);
         (round > CLOSED_ROUNDS || !is_closed) && self.open(at)
     }
 
     /// Checks that the closed disks were marked if the others have everything.
     fn check_closed(&self) {
         let map = &self.registry.newest;
-        for node in self.nodes.iter().flatten() {
-            for disk in node.was_closed.iter().filter(|disk| !node.open.contains_key(disk)) {
-                let disk = DiskNumber(*disk as u8);
+        for (at, node) in self.nodes.iter().enumerate() {
+            let disk = DiskNumber(at as u8);
+            if node.as_ref().is_some_and(|node| node.was_closed && !node.is_open) {
                 let is_marked = map.state(disk) == DiskState::Stale;
                 let is_last = map.with(&MapChange::Stale(vec![disk])).is_err();
                 assert!(is_marked || is_last, "D8: {disk} is closed and not marked: {}", self.reason());
@@ -689,16 +643,14 @@ impl World {
             let has_holds = !core.holds.is_empty() || !core.early_holds.is_empty();
             let has_work = !core.operations.is_empty() || !core.waiting.is_empty() || !core.taken.is_empty();
             let has_changes = core.proposed.is_some() || !core.wanted.is_empty() || !core.failed.is_empty();
-            !has_holds && !has_work && !has_changes && core.requests.is_empty()
+            node.is_open && !has_holds && !has_work && !has_changes && core.requests.is_empty()
         };
-        let mut nodes = self.nodes.iter().enumerate().map(|(at, node)| {
-            (node.as_ref().expect("all run"), map.disks().any(|(_, disk)| disk.server.index() == at))
+        let nodes = self.nodes.iter().zip(&self.disks);
+        let number = |at: usize| DiskNumber(at as u8);
+        let mut nodes = nodes.enumerate().map(|(at, (node, disk))| {
+            (node.as_ref().expect("all run"), disk.is_some() && map.disk(number(at)).is_some())
         });
-        let is_open = |disk: DiskNumber, server: NodeId| {
-            self.nodes[server.index()].as_ref().is_some_and(|node| node.open.contains_key(&disk.index()))
-        };
-        map.disks().all(|(number, disk)| is_open(number, disk.server))
-            && nodes.all(|(node, has_disk)| is_idle(node) || !has_disk && node.core.operations.is_empty())
+        nodes.all(|(node, has_disk)| is_idle(node) || !has_disk && node.core.operations.is_empty())
             && self.registry.is_idle()
             && self.clients.iter().all(Client::is_at_rest)
             && map.disks().all(|(_, disk)| disk.state == DiskState::Current && !disk.is_leaving)
@@ -713,7 +665,7 @@ impl World {
             let resyncs: Vec<_> = core.resyncs.keys().map(|disk| (disk, core.left_to_copy(*disk))).collect();
             text += &format!(
                 "\ni{} operations {:?} waiting {:?} holds {:?} failed {:?} proposed {:?} resyncs {resyncs:?} \
-                 requests {:?} open {:?} usable {}",
+                 requests {:?} open {} usable {}",
                 node.incarnation,
                 core.operations.keys(),
                 core.waiting,
@@ -721,7 +673,7 @@ impl World {
                 core.failed,
                 core.proposed,
                 core.requests.keys(),
-                node.open,
+                node.is_open,
                 core.is_usable(),
             );
         }

@@ -30,7 +30,6 @@ pub(super) struct Registry {
     pub(super) removed: usize,
     pub(super) replaced: usize,
     pub(super) grown: usize,
-    pub(super) taken_over: usize,
 }
 
 pub(super) struct UnderWay {
@@ -46,9 +45,8 @@ impl Registry {
         let (entries, newest) = edited(&Entries::new(), map, None, 1);
         let newest = Arc::new(newest);
         let (queue, results) = (VecDeque::new(), Vec::new());
-        let [moved, removed, replaced, grown, taken_over] = [0; 5];
-        let (last, under_way) = (1, None);
-        Self { entries, last, newest, under_way, queue, results, moved, removed, replaced, grown, taken_over }
+        let [moved, removed, replaced, grown] = [0; 4];
+        Self { entries, last: 1, newest, under_way: None, queue, results, moved, removed, replaced, grown }
     }
 
     /// Makes a change at once.
@@ -71,7 +69,6 @@ impl Registry {
             MapChange::Remove(_) => self.removed += 1,
             MapChange::Replace(..) => self.replaced += 1,
             MapChange::GrowGroup(_) => self.grown += 1,
-            MapChange::Serve(..) => self.taken_over += 1,
             _ => {}
         }
         self.results.push((change.by, true));

@@ -7,7 +7,7 @@ use std::{
 };
 
 use plexus_admin::config::{Config, ServedDiskConfig};
-use plexus_base::{NodeId, NodeSet};
+use plexus_base::NodeId;
 use plexus_disks::{
     GroupId,
     mirror::{
@@ -159,23 +159,9 @@ impl MapKeeper {
         true
     }
 
-    /// Returns the nodes that reach a disk by the configuration.
-    fn sharers(&self, disk: &ServedDiskConfig) -> NodeSet {
-        disk.shared.iter().filter_map(|name| Some(self.config.node(name).ok()?.0)).collect()
-    }
-
-    /// Says if the configuration is not that of the map, which counts. The group may have grown.
+    /// Says if the sizes in the configuration are not those of the map, which counts. The group may
+    /// have grown.
     fn compare(&self, map: &Map) {
-        let is_shared_otherwise = |(_, entry): &(DiskNumber, &DiskEntry)| {
-            let mut disks = self.config.served_disks.iter();
-            disks.any(|disk| disk.id == entry.id && self.sharers(disk) != entry.sharers)
-        };
-        if let Some((number, _)) = map.disks().find(is_shared_otherwise) {
-            let why = format!(
-                "cluster.toml has other nodes share {number} than the group, for which that is fixed: put the old line `shared` back"
-            );
-            let _ = self.differs.set(why);
-        }
         let configured = (u64::from(self.config.chunk_mib) << 20, self.config.block_chunks());
         let found = (map.chunk_bytes(), u64::from(map.chunks()));
         let is_possible = configured.0 == found.0 && configured.1 <= found.1;
@@ -200,13 +186,12 @@ impl MapKeeper {
             self.config.served_disks.iter().map(|disk| self.config.failure_group(disk)).collect();
         let group = |name: &str| groups.iter().position(|group| *group == name).unwrap_or_default() as u8;
         let entry = |disk: &ServedDiskConfig| {
-            let new = DiskEntry::new(&AddedDisk {
+            DiskEntry::new(&AddedDisk {
                 id: disk.id,
                 server: self.config.node(&disk.node).map_or(self.me, |(node, _)| node),
                 failure_group: group(self.config.failure_group(disk)),
                 slots: u32::try_from(disk.slots(self.config.chunk_mib)).unwrap_or(u32::MAX),
-            });
-            DiskEntry { sharers: self.sharers(disk), ..new }
+            })
         };
         let disks = self.config.served_disks.iter().map(entry).collect();
         let (chunks, copies) = (self.config.block_chunks() as u32, self.config.redundancy.copies());
@@ -338,14 +323,15 @@ impl MapKeeper {
 
 /// Describes a change for the log.
 fn described(change: &MapChange) -> String {
-    let list = |disks: &[DiskNumber]| disks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match change {
-        MapChange::Stale(disks) => format!("{} gets no more writes", list(disks)),
+        MapChange::Stale(disks) => {
+            let disks: Vec<_> = disks.iter().map(ToString::to_string).collect();
+            format!("{} gets no more writes", disks.join(", "))
+        }
         MapChange::Syncing(disk) => format!("{disk} has returned, and what it has missed is copied"),
         MapChange::Current(disk) => format!("{disk} has everything again"),
         MapChange::Stream { name, chunks, .. } => format!("{name} gets {chunks} chunks"),
         MapChange::Opened { disk, .. } => format!("{disk} was opened"),
-        MapChange::Serve(disks, node) => format!("{} served by n{} from now on", list(disks), node.0 + 1),
         MapChange::Offline(disk, true) => format!("{disk} is offline"),
         MapChange::Offline(disk, false) => format!("{disk} may return"),
         MapChange::Add(added) => format!("a disk of n{} has come into the group", added.server.0 + 1),
