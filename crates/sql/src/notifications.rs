@@ -293,6 +293,11 @@ impl fmt::Debug for SessionNotifications {
     }
 }
 
+/// Returns the memory that a notification of a transaction takes, about.
+fn bytes_of((channel, payload): &(String, String)) -> usize {
+    OVERHEAD + 2 * (channel.len() + payload.len())
+}
+
 impl SessionNotifications {
     pub(crate) fn new(
         node: Option<Arc<Notifications>>,
@@ -308,7 +313,7 @@ impl SessionNotifications {
     pub(crate) fn listen(&self, channel: Option<String>, listens: bool) -> error::Result<()> {
         channel.iter().try_for_each(|channel| check_channel(channel))?;
         let mut pending = self.pending.borrow_mut();
-        if listens && self.channels().len() + pending.listens.len() >= MOST_CHANNELS {
+        if pending.listens.len() + if listens { self.channels().len() } else { 0 } >= MOST_CHANNELS {
             let message = format!("a session listens to at most {MOST_CHANNELS} channels");
             return Err(SqlError::new(code::PROGRAM_LIMIT, message));
         }
@@ -330,7 +335,7 @@ impl SessionNotifications {
         if pending.known.contains(&notification) {
             return Ok(());
         }
-        pending.bytes += OVERHEAD + 2 * (channel.len() + payload.len());
+        pending.bytes += bytes_of(&notification);
         if pending.bytes > MOST_PENDING {
             return Err(SqlError::new(code::PROGRAM_LIMIT, "too many notifications in the NOTIFY queue"));
         }
@@ -350,6 +355,7 @@ impl SessionNotifications {
         let pending = &mut *self.pending.borrow_mut();
         pending.listens.truncate(listens);
         for notification in pending.notifications.drain(notifications..) {
+            pending.bytes -= bytes_of(&notification);
             pending.known.remove(&notification);
         }
     }

@@ -223,10 +223,11 @@ pub(super) async fn add_index(define: &mut Definer<'_, '_>, table: &Table, mut i
             }
             batch.push((entry, value));
         }
-        let Some((entry, key)) = batch.first() else { break };
+        let Some((entry, value)) = batch.first() else { break };
         let rising = batch.windows(2).take_while(|pair| pair[0].0 < pair[1].0).count() + 1;
         let count = match run.by.insert_run(tree, &batch[..rising]).await? {
             0 => {
+                let key = index.row_keys(value).into_iter().next().unwrap_or_default();
                 let row = run.by.get(table.rows(), key).await?.unwrap_or_default();
                 let row = encode::read_row(&row, table.columns.len())?;
                 put_entry(run, &targets, (0, at), entry, key, &row).await.map_err(cannot_create)?;

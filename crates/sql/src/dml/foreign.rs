@@ -123,12 +123,26 @@ impl Constraints {
         }
     }
 
-    /// Takes the deferred checks that are due: all at the end of the transaction.
-    fn due(&self, is_end: bool) -> Vec<(Rc<Targets>, Work)> {
+    /// Returns what a rollback to a savepoint takes back: the modes, and the number of checks.
+    pub(crate) fn mark(&self) -> (ConstraintModes, usize) {
+        (self.modes.borrow().clone(), self.deferred.borrow().len())
+    }
+
+    /// Forgets the checks of what is rolled back.
+    pub(crate) fn rollback_to(&self, (modes, count): (ConstraintModes, usize)) {
+        self.modes.replace(modes);
+        self.deferred.borrow_mut().truncate(count);
+    }
+
+    /// Takes the deferred checks that are due: all at the end of the transaction. With savepoints
+    /// they stay, because a rollback may make them necessary again.
+    fn due(&self, is_end: bool, has_savepoints: bool) -> Vec<(Rc<Targets>, Work)> {
         let mut deferred = self.deferred.borrow_mut();
-        let is_due =
-            |(targets, work): &mut (Rc<Targets>, Work)| is_end || !self.defers(work.constraint(targets));
-        deferred.extract_if(.., is_due).collect()
+        let is_due = |(targets, work): &(Rc<Targets>, Work)| is_end || !self.defers(work.constraint(targets));
+        match has_savepoints {
+            true => deferred.iter().filter(|one| is_due(one)).cloned().collect(),
+            false => deferred.extract_if(.., |one| is_due(one)).collect(),
+        }
     }
 }
 
@@ -240,8 +254,8 @@ pub(crate) async fn finish(run: &mut Run<'_>, targets: &Rc<Targets>) -> Result<(
 }
 
 /// Does the deferred checks that are due.
-pub(crate) async fn check_deferred(run: &mut Run<'_>, is_end: bool) -> Result<()> {
-    let due = run.context.constraints.due(is_end);
+pub(crate) async fn check_deferred(run: &mut Run<'_>, is_end: bool, has_savepoints: bool) -> Result<()> {
+    let due = run.context.constraints.due(is_end, has_savepoints);
     if due.is_empty() {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use sha2::Digest;
 use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, ok, strings::part_of, too_long};
 use crate::{
     error::{Result, SqlError, error},
-    types::{Type, Value, text},
+    types::{Type, Value, out_of_range, text},
 };
 
 pub(super) static FUNCTIONS: &[Declared] = &[
@@ -25,6 +25,7 @@ pub(super) static FUNCTIONS: &[Declared] = &[
     function("ltrim(bytea, bytea) bytea", |call| trimmed(call, true, false)),
     function("md5(bytea) text", |call| ok(hex(&md5::Md5::digest(call.bytes(0))))),
     function("md5(text) text", |call| ok(hex(&md5::Md5::digest(call.text(0))))),
+    function("overlay(bytea, bytea, int4, [int4]) bytea", overlay),
     function("position(bytea, bytea) int4", position),
     function("rtrim(bytea, bytea) bytea", |call| trimmed(call, false, true)),
     function("set_bit(bytea, int8, int4) bytea", |call| bit(call, Some(call.int(2)))),
@@ -164,6 +165,21 @@ fn bit(call: &Call<'_>, new: Option<i64>) -> Result<Value> {
         Some(_) => return Err(invalid_parameter("new bit must be 0 or 1")),
     }
     ok(bytes)
+}
+
+fn overlay(call: &Call<'_>) -> Result<Value> {
+    let (bytes, new, from) = (call.bytes(0), call.bytes(1), call.int(2));
+    let count = if call.count() > 3 { call.int(3) } else { new.len() as i64 };
+    if from <= 0 {
+        return Err(SqlError::new("22011", "negative substring length not allowed"));
+    }
+    let end = from + count;
+    if i32::try_from(end).is_err() {
+        return Err(out_of_range(Type::Int4));
+    }
+    let before = &bytes[..bytes.len().min(from as usize - 1)];
+    let after = &bytes[bytes.len().min(usize::try_from(end - 1).unwrap_or(0))..];
+    ok([before, new, after].concat())
 }
 
 fn position(call: &Call<'_>) -> Result<Value> {

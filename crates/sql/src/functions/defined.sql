@@ -1,17 +1,4 @@
--- Numbers
-
-lcm(a int4/int8, b int4/int8) int4/int8 :=
-  case when a = 0 or b = 0 then 0 else abs(a / gcd(a, b) * b) end
-
-lcm(a numeric, b numeric) numeric :=
-  round(case when a = 0 or b = 0 then 0 else abs(div(a, gcd(a, b)) * b) end, greatest(scale(a), scale(b)))
-
 -- Texts
-
-overlay(a text, b text, c int4) text := overlay(a, b, c, length(b))
-
-overlay(a text, b text, c int4, d int4) text :=
-  case when c <= 0 then substring(a, 1, -1) else substring(a, 1, c - 1) end || b || substring(a, c + d)
 
 quote_nullable(a anyelement) text stable null := coalesce(quote_literal(a), 'NULL')
 
@@ -24,13 +11,6 @@ quote_nullable(a text) text null := coalesce(quote_literal(a), 'NULL')
 !~~(a text, b text) bool := not a ~~ b
 
 !~~*(a text, b text) bool := not a ~~* b
-
--- Bytes
-
-overlay(a bytea, b bytea, c int4) bytea := overlay(a, b, c, length(b))
-
-overlay(a bytea, b bytea, c int4, d int4) bytea :=
-  case when c <= 0 then substring(a, 1, -1) else substring(a, 1, c - 1) end || b || substring(a, c + d)
 
 -- Dates and times
 
@@ -105,10 +85,10 @@ obj_description(a oid, b name) text stable :=
 
 pg_char_to_encoding(a name) int4 stable :=
   case translate(lower(a), '-_ ', '') when 'sqlascii' then 0 when 'utf8' then 6 when 'unicode' then 6
-  when 'latin1' then 8 when 'iso88591' then 8 else -1 end
+  when 'latin1' then 8 when 'iso88591' then 8 else case when a is not null then -1 end end
 
 pg_encoding_to_char(a int4) name stable :=
-  case a when 0 then 'SQL_ASCII' when 6 then 'UTF8' when 8 then 'LATIN1' else '' end
+  case a when 0 then 'SQL_ASCII' when 6 then 'UTF8' when 8 then 'LATIN1' else case when a is not null then '' end end
 
 pg_index_column_has_property(a regclass, b int4, c text) bool stable :=
   case when (select indnatts from pg_catalog.pg_index where indexrelid = a and b between 1 and indnatts)
@@ -121,21 +101,9 @@ pg_index_has_property(a regclass, b text) bool stable :=
   when b = 'index_scan' then true when b in ('clusterable', 'bitmap_scan', 'backward_scan') then false end
 
 pg_indexam_has_property(a oid, b text) bool stable :=
-  case when a <> 403 then null when b in ('can_order', 'can_unique', 'can_multi_col') then true
+  case when a is null or a <> 403 then null when b in ('can_order', 'can_unique', 'can_multi_col') then true
   when b in ('can_exclude', 'can_include') then false end
 
 pg_relation_filenode(a regclass) oid stable :=
   (select nullif(relfilenode, 0) from pg_catalog.pg_class where oid = a)
 
--- Session and system
-
-pg_size_pretty(a int8/numeric) text :=
-  case when abs(round(a::numeric)) < 10240 then round(a::numeric) || ' bytes'
-  when abs(div(round(a::numeric), 512)) < 20479 then div(div(round(a::numeric), 512) + sign(a::numeric), 2) || ' kB'
-  when abs(div(round(a::numeric), 524288)) < 20479
-    then div(div(round(a::numeric), 524288) + sign(a::numeric), 2) || ' MB'
-  when abs(div(round(a::numeric), 536870912)) < 20479
-    then div(div(round(a::numeric), 536870912) + sign(a::numeric), 2) || ' GB'
-  when abs(div(round(a::numeric), 549755813888)) < 20479
-    then div(div(round(a::numeric), 549755813888) + sign(a::numeric), 2) || ' TB'
-  when a is not null then div(div(round(a::numeric), 562949953421312) + sign(a::numeric), 2) || ' PB' end

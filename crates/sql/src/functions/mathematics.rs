@@ -41,6 +41,8 @@ pub(super) static FUNCTIONS: &[Declared] = &[
     function("gcd(int4/int8, int4/int8) int4/int8", gcd),
     function("gcd(numeric, numeric) numeric", |call| ok(precise::gcd(call.numeric(0), call.numeric(1))?)),
     function("ln(float8) float8", |call| logarithm(call, f64::ln)),
+    function("lcm(int4/int8, int4/int8) int4/int8", lcm),
+    function("lcm(numeric, numeric) numeric", |call| ok(precise::lcm(call.numeric(0), call.numeric(1))?)),
     function("ln(numeric) numeric", |call| ok(precise::ln(call.numeric(0))?)),
     function("log log10(float8) float8", |call| logarithm(call, f64::log10)),
     function("log log10(numeric) numeric", |call| ok(precise::log(Numeric::from_int(10), call.numeric(0))?)),
@@ -120,6 +122,16 @@ fn gcd(call: &Call<'_>) -> Result<Value> {
     }
     let found = i64::try_from(one).map_err(|_| out_of_range(call.result))?;
     Value::Int(found).fit(call.result, false)
+}
+
+fn lcm(call: &Call<'_>) -> Result<Value> {
+    let (one, other) = (call.int(0), call.int(1));
+    if one == 0 || other == 0 {
+        return ok(0i64);
+    }
+    let Value::Int(divisor) = gcd(call)? else { return Ok(Value::Null) };
+    let found = (one / divisor).checked_mul(other).and_then(i64::checked_abs);
+    Value::Int(found.ok_or_else(|| out_of_range(call.result))?).fit(call.result, false)
 }
 
 fn factorial(call: &Call<'_>) -> Result<Value> {

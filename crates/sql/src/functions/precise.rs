@@ -84,6 +84,15 @@ pub(super) fn gcd(mut one: Numeric, mut other: Numeric) -> Result<Numeric> {
     (if negative(one) { ZERO.sub(one)? } else { one }).rounded(scale)
 }
 
+pub(super) fn lcm(one: Numeric, other: Numeric) -> Result<Numeric> {
+    let scale = one.scale.max(other.scale);
+    if is_zero(one) || is_zero(other) {
+        return ZERO.rounded(scale);
+    }
+    let found = quotient(one, gcd(one, other)?)?.mul(other)?;
+    (if negative(found) { ZERO.sub(found)? } else { found }).rounded(scale)
+}
+
 fn big(number: Numeric) -> DBig {
     let exact = DBig::from_parts(IBig::from(number.digits), -(number.scale as isize));
     exact.with_precision(PRECISION).value()

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::{Call, Declared, function, invalid_parameter, ok};
+use super::{Call, Declared, function, invalid_parameter, ok, precise};
 use crate::{
     catalog::{Grant, Schema, SessionPlace, undefined_schema},
     error::{Result, SqlError, code},
@@ -32,6 +32,10 @@ pub(super) static FUNCTIONS: &[Declared] = &[
     function("pg_is_other_temp_schema(oid) bool; row_security_active(text) bool stable", |_| ok(false)),
     function("pg_my_temp_schema() oid; pg_trigger_depth() int4 stable", |_| ok(0i64)),
     function("pg_size_bytes(text) int8", size_bytes),
+    function("pg_size_pretty(int8) text", |call| ok(size_pretty(call.int(0).into()))),
+    function("pg_size_pretty(numeric) text", |call| {
+        ok(size_pretty(precise::round(call.numeric(0), 0)?.digits))
+    }),
     function("pg_notify(text, text) void volatile null", |call| {
         call.context.notifications.notify(call.text(0), call.text(1))?;
         ok("")
@@ -175,6 +179,27 @@ fn schema_right(call: &Call<'_>) -> Result<Value> {
 }
 
 const UNITS: &[(&str, u32)] = &[("bytes", 0), ("kB", 10), ("MB", 20), ("GB", 30), ("TB", 40), ("PB", 50)];
+
+/// Returns a number of bytes with the largest unit that leaves a small number, rounded.
+fn size_pretty(bytes: i128) -> String {
+    let last = UNITS.len() - 1;
+    let divided = |shift: u32| match shift {
+        0 => bytes,
+        shift => {
+            // Half of the unit is rounded away from zero.
+            let doubled = bytes / (1i128 << (shift - 1));
+            (doubled + doubled.signum()) / 2
+        }
+    };
+    let fits = |at: usize| {
+        let limit = 10 * 1024 * if at == 0 { 1 } else { 2 } - i128::from(at > 0);
+        let (_, shift) = UNITS[at];
+        (bytes / (1i128 << shift.saturating_sub(1))).abs() < limit
+    };
+    let at = (0..last).find(|at| fits(*at)).unwrap_or(last);
+    let (unit, shift) = UNITS[at];
+    format!("{} {unit}", divided(shift))
+}
 
 fn size_bytes(call: &Call<'_>) -> Result<Value> {
     let text = call.text(0).trim();

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::{Result, SqlError, code},
-    types::{Type, Value},
+    types::{Type, Value, out_of_range},
 };
 
 pub(super) static FUNCTIONS: &[Declared] = &[
@@ -26,6 +26,7 @@ pub(super) static FUNCTIONS: &[Declared] = &[
     function("lpad(text, int4, [text]) text", |call| padded(call, true)),
     function("ltrim(text, [text]) text", |call| trimmed(call, true, false)),
     function("octet_length(text) int4", |call| ok(call.text(0).len() as i64)),
+    function("overlay(text, text, int4, [int4]) text", overlay),
     function("parse_ident(str text, strict bool=true) _text", parse_ident),
     function("position strpos(text, text) int4", position),
     function("quote_ident(text) text", |call| ok(names::quoted_name(call.text(0)))),
@@ -145,6 +146,21 @@ fn padded(call: &Call<'_>, is_left: bool) -> Result<Value> {
     let missing = wanted - cut.chars().count();
     let fill: String = fill.chars().cycle().take(missing).collect();
     ok(if is_left { fill + &cut } else { cut + &fill })
+}
+
+fn overlay(call: &Call<'_>) -> Result<Value> {
+    let (text, new, from) = (call.text(0), call.text(1), call.int(2));
+    let count = if call.count() > 3 { call.int(3) } else { new.chars().count() as i64 };
+    if from <= 0 {
+        return Err(negative_length());
+    }
+    let end = from + count;
+    if i32::try_from(end).is_err() {
+        return Err(out_of_range(Type::Int4));
+    }
+    let before: String = text.chars().take(from as usize - 1).collect();
+    let after: String = text.chars().skip(usize::try_from(end - 1).unwrap_or(0)).collect();
+    ok(before + new + &after)
 }
 
 fn negative_length() -> SqlError {

@@ -275,8 +275,9 @@ impl Session<'_> {
         if !self.context.constraints.has_deferred() {
             return Ok(());
         }
+        let has_savepoints = !is_end && !self.savepoints.is_empty();
         let mut run = self.statement(&[])?;
-        foreign::check_deferred(&mut run, is_end).await
+        foreign::check_deferred(&mut run, is_end, has_savepoints).await
     }
 
     /// Returns the columns of a query that a definition has and, if it runs, its rows. A view has a

@@ -10,7 +10,9 @@ use plexus_locks::{
     LockError, LockManager, NodeLock, NodeLockSession,
     protocol::{LockRefusal, Mode, Name},
 };
+use plexus_store::Isolation;
 
+use super::{Session, no_transaction, settings::Time};
 use crate::{
     activity::Activity,
     error::{Result, SqlError, code},
@@ -146,5 +148,43 @@ pub(crate) fn failed(error: LockError) -> SqlError {
         }
         LockError::Stopped => SqlError::new(code::ADMIN_SHUTDOWN, error.to_string()),
         LockError::Refused(_) => SqlError::new(code::SYSTEM_ERROR, error.to_string()),
+    }
+}
+
+impl Session<'_> {
+    /// Takes locks of tables. Returns whether any is new.
+    pub(super) async fn lock(&mut self, tables: &[(u64, TableMode)]) -> Result<bool> {
+        let mut is_new = false;
+        for (table, mode) in tables {
+            let limit = self.context.settings.borrow().time(Time::Lock);
+            let owner = self.context.advisory.owner()?;
+            if !self.locks.take(*table, *mode, limit, &owner, self.activity).await? {
+                continue;
+            }
+            is_new = true;
+            if *mode > TableMode::Read && self.modes.isolation == Isolation::RepeatableRead {
+                // Its snapshot may be of before the last change of the definition.
+                let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
+                self.catalog.check_newest(transaction).await?;
+            }
+        }
+        Ok(is_new)
+    }
+
+    /// Takes the locks of tables by their names, and reads the catalog as it is then.
+    pub(super) async fn lock_named(&mut self, names: &[String], mode: TableMode) -> Result<()> {
+        loop {
+            self.begin();
+            let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
+            transaction.begin_statement();
+            self.catalog.refresh(transaction).await?;
+            let mut tables = Vec::new();
+            for name in names {
+                tables.extend(self.catalog.find(transaction, name).await?.map(|table| (table.id, mode)));
+            }
+            if !self.lock(&tables).await? {
+                return Ok(());
+            }
+        }
     }
 }

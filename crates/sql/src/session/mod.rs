@@ -19,12 +19,7 @@ use plexus_store::{Isolation, Savepoint, Store};
 use sqlparser::ast;
 
 use self::{
-    cursors::Cursor,
-    locks::{TableLocks, TableMode},
-    modes::Modes,
-    run::Plan,
-    settings::Time,
-    temporary::TemporarySchema,
+    cursors::Cursor, locks::TableLocks, modes::Modes, run::Plan, settings::Time, temporary::TemporarySchema,
 };
 use crate::{
     activity::Activity,
@@ -99,7 +94,8 @@ struct NamedSavepoint {
     place: Savepoint,
     /// The place of its notifications.
     notifications: (usize, usize),
-    constraints: ConstraintModes,
+    /// The modes of constraints and the number of checks that wait.
+    constraints: (ConstraintModes, usize),
 }
 
 /// A session of a client.
@@ -767,42 +763,6 @@ impl<'a> Session<'a> {
             transaction.begin_statement();
             if *self.catalog.refresh(transaction).await? == version {
                 return Ok((plan, types));
-            }
-        }
-    }
-
-    /// Takes locks of tables. Returns whether any is new.
-    async fn lock(&mut self, tables: &[(u64, TableMode)]) -> Result<bool> {
-        let mut is_new = false;
-        for (table, mode) in tables {
-            let limit = self.context.settings.borrow().time(Time::Lock);
-            let owner = self.context.advisory.owner()?;
-            if !self.locks.take(*table, *mode, limit, &owner, self.activity).await? {
-                continue;
-            }
-            is_new = true;
-            if *mode > TableMode::Read && self.modes.isolation == Isolation::RepeatableRead {
-                // Its snapshot may be of before the last change of the definition.
-                let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
-                self.catalog.check_newest(transaction).await?;
-            }
-        }
-        Ok(is_new)
-    }
-
-    /// Takes the locks of tables by their names, and reads the catalog as it is then.
-    async fn lock_named(&mut self, names: &[String], mode: TableMode) -> Result<()> {
-        loop {
-            self.begin();
-            let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
-            transaction.begin_statement();
-            self.catalog.refresh(transaction).await?;
-            let mut tables = Vec::new();
-            for name in names {
-                tables.extend(self.catalog.find(transaction, name).await?.map(|table| (table.id, mode)));
-            }
-            if !self.lock(&tables).await? {
-                return Ok(());
             }
         }
     }

@@ -464,7 +464,7 @@ impl Session<'_> {
             ast::Statement::Rollback { chain: false, savepoint: Some(name) } => {
                 let at = self.find_savepoint(name)?;
                 let NamedSavepoint { place, notifications, constraints, .. } = self.savepoints[at].clone();
-                self.context.constraints.modes.replace(constraints);
+                self.context.constraints.rollback_to(constraints);
                 self.savepoints.truncate(at + 1);
                 self.end_cursors_behind(at);
                 self.context.notifications.rollback_to(notifications);
@@ -484,7 +484,7 @@ impl Session<'_> {
                 let place = self.transaction.as_mut().ok_or_else(no_transaction)?.savepoint()?;
                 let name = folded(name);
                 let notifications = self.context.notifications.mark();
-                let constraints = self.context.constraints.modes.borrow().clone();
+                let constraints = self.context.constraints.mark();
                 self.savepoints.push(NamedSavepoint { name, place, notifications, constraints });
                 Ok(plain("SAVEPOINT"))
             }

@@ -209,3 +209,13 @@ select jsonb_set('[1]', '{a}', '2');
 select jsonb_set('{"a":1}', array[null], '2');
 select jsonb_insert('{"a": [0,1,2]}', '{a, 1}', '"new_value"'), jsonb_insert('{"a": [0,1,2]}', '{a, 1}', '"new_value"', true), jsonb_insert('{"a":1}', '{b}', '2'), jsonb_insert('[1]', '{5}', '2'), jsonb_insert('[1,2]', '{-1}', '3'), jsonb_insert('[1,2]', '{-1}', '3', insert_after => true), jsonb_insert('[1,2]', '{-9}', '3');
 select jsonb_insert('{"a":1}', '{a}', '2');
+
+-- Functions with a body of SQL, and NULL.
+select lcm(null::int, 0), lcm(0, null::int), lcm(null::numeric, 0), lcm(4, 6), lcm(2.5, 10);
+select pg_encoding_to_char(null), pg_encoding_to_char(6), pg_char_to_encoding(null), pg_char_to_encoding('utf8');
+select pg_indexam_has_property(null, 'can_order'), pg_indexam_has_property(403, 'can_order');
+create sequence drawn;
+select lcm(nextval('drawn')::int, 6), overlay(nextval('drawn')::text placing '' from 1 for 0), currval('drawn');
+drop sequence drawn;
+select overlay('abcdef' placing 'XY' from 3), overlay('abcdef' placing 'XY' from 3 for 4), overlay('\x0102'::bytea placing '\xff' from 2);
+select pg_size_pretty(10239::bigint), pg_size_pretty(10240::bigint), pg_size_pretty(-123456789012::numeric), pg_size_pretty(null::bigint);

@@ -263,3 +263,43 @@ insert into sc values (2, 1);
 rollback to s;
 insert into sc values (2, 1);
 commit;
+
+-- A deferrable key of a table whose rows need many pages.
+create table many (a int, b text);
+insert into many select g, 'x' from generate_series(1, 5000) g;
+alter table many add constraint many_a unique (a) deferrable;
+delete from many where a >= 1 and a <= 5000;
+select count(*) from many;
+insert into many select g, 'y' from generate_series(1, 5000) g;
+alter table many alter column b type varchar(10);
+update many set b = 'z' where a > 10 and a < 4990;
+select b, count(*), min(a), max(a) from many group by b order by b;
+drop table many;
+
+-- A rollback to a savepoint makes checks necessary again.
+create table again (a int unique deferrable initially deferred);
+begin;
+insert into again values (1), (1);
+savepoint s;
+set constraints all immediate;
+rollback to s;
+commit;
+select count(*) from again;
+begin;
+insert into again values (2), (2);
+savepoint s;
+delete from again;
+set constraints all immediate;
+rollback to s;
+commit;
+select count(*) from again;
+begin;
+insert into again values (3);
+savepoint s;
+insert into again values (3);
+rollback to s;
+set constraints all immediate;
+insert into again values (4);
+commit;
+select a from again order by a;
+drop table again;
