@@ -418,7 +418,7 @@ fn a_group_without_its_newest_disk_waits_until_an_operator_gives_it_up() {
     assert_eq!(servers.sum("a"), ["3", "7"]);
 }
 
-/// What is marked must be copied when its host is there.
+/// A disk that is marked must be copied later, so no disk is marked whose host is only late.
 #[test]
 fn a_cold_start_waits_for_the_disks_of_hosts_that_are_late() {
     let servers = Servers::init(&[]);

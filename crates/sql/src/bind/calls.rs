@@ -6,7 +6,7 @@ use super::{Scope, ScopeColumn, Typed, coerce, select::ResultColumn, sets, syste
 use crate::{
     error::{Result, SqlError, error},
     expr::Expr,
-    functions::{self, Body, BoundFunction, Function, conditional},
+    functions::{self, BoundFunction, Function, FunctionBody, conditional},
     parse::{VARIADIC, expression, folded},
     types::{Type, Value},
 };
@@ -45,13 +45,16 @@ impl Scope<'_> {
         self.bound_call(bound, arguments)
     }
 
-    /// Returns the call of a function that is resolved. The body of one of SQL takes the call's place.
+    /// Returns the call of a function that is resolved. The body of one of SQL takes the place of
+    /// the call.
     pub(super) fn bound_call(&self, bound: BoundFunction, arguments: Vec<Typed>) -> Result<Typed> {
         let all = arguments.into_iter().zip(&bound.types);
         let all = all.map(|(typed, to)| coerce(typed, *to, self.parameters, false));
         let all = all.collect::<Result<Vec<Expr>>>()?;
         let result = bound.result;
-        let Body::Sql(body) = bound.function.body else { return Ok((Expr::Call(bound, all), result)) };
+        let FunctionBody::Sql(body) = bound.function.body else {
+            return Ok((Expr::Call(bound, all), result));
+        };
         let column = |((name, of), value): ((&&str, &Type), Expr)| {
             let column = ResultColumn { name: (*name).to_owned(), of: *of };
             ScopeColumn { value, ..ScopeColumn::new("", &column, 0) }

@@ -38,19 +38,19 @@ pub(crate) struct Function {
     pub(crate) volatility: Volatility,
     /// NULL as an argument gives NULL.
     pub(crate) is_strict: bool,
-    pub(crate) body: Body,
+    pub(crate) body: FunctionBody,
 }
 
-/// What a function does.
+/// The work of a function.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Body {
+pub(crate) enum FunctionBody {
     Native(fn(&Call<'_>) -> Result<Value>),
     /// An expression of the named arguments, which takes the place of the call.
     Sql(&'static str),
 }
 
 /// An entry of the table: the declaration and what it does.
-pub(crate) type Declared = (&'static str, Body);
+pub(crate) type Declared = (&'static str, FunctionBody);
 
 /// A type in the declaration of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +77,7 @@ pub(crate) enum Volatility {
 
 /// Makes an entry of the table.
 pub(crate) const fn function(declaration: &'static str, act: fn(&Call<'_>) -> Result<Value>) -> Declared {
-    (declaration, Body::Native(act))
+    (declaration, FunctionBody::Native(act))
 }
 
 impl Function {

@@ -1,8 +1,10 @@
 //! The functions of SQL: one table of names, arguments, results and what they do, in the chapters
 //! of PostgreSQL's manual. The binder finds functions in it, and `pg_proc` is made of it.
 //!
-//! Operators stand in the same table under their symbols and are resolved in the same way. An entry is
-//! a line, in the notation of [`declared`]; `defined.sql` has those whose body is an expression of SQL.
+//! Operators stand in the same table under their symbols and are resolved in the same way. An entry
+//! is a line, in the notation of [`declared`]; `defined.sql` has those whose body is an expression
+//! of SQL: each argument stands in it as often as the body names it, so once, unless calls of it
+//! cannot be in each other.
 
 mod advisory;
 mod arrays;
@@ -33,7 +35,7 @@ use std::{cell::RefCell, collections::HashMap, sync::LazyLock};
 
 pub(crate) use self::{
     advisory::Advisory,
-    declared::{Body, Declared, DeclaredType, Function, Volatility, function},
+    declared::{Declared, DeclaredType, Function, FunctionBody, Volatility, function},
     others::OtherSessions,
     resolve::{BoundFunction, operator, resolve, undefined},
     session::start_time,
@@ -158,7 +160,7 @@ static TABLE: LazyLock<Vec<(&'static str, Function)>> = LazyLock::new(|| {
     for entry in include_str!("defined.sql").split("\n\n").map(str::trim) {
         match (entry.strip_prefix("-- "), entry.split_once(":=")) {
             (Some(new), _) => title = new,
-            (None, Some((text, body))) => all.push((title, (text.trim(), Body::Sql(body)))),
+            (None, Some((text, body))) => all.push((title, (text.trim(), FunctionBody::Sql(body)))),
             (None, None) => {}
         }
     }

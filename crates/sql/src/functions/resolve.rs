@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::{Body, Call, Context, DeclaredType, Function, named};
+use super::{Call, Context, DeclaredType, Function, FunctionBody, named};
 use crate::{
     error::{Result, SqlError, error},
     system::category,
@@ -29,8 +29,10 @@ impl BoundFunction {
         let Self { function, types, result, is_spread } = self;
         let call = Call { values, types, result: *result, is_spread: *is_spread, context };
         match function.body {
-            Body::Native(act) => act(&call),
-            Body::Sql(_) => Err(SqlError::unsupported(format!("a call of {} in this place", function.name))),
+            FunctionBody::Native(act) => act(&call),
+            FunctionBody::Sql(_) => {
+                Err(SqlError::unsupported(format!("a call of {} in this place", function.name)))
+            }
         }
     }
 }
@@ -218,8 +220,8 @@ pub(crate) fn operator(symbol: &str, types: &[Type]) -> Result<Option<BoundFunct
     }
 }
 
-/// Returns the best candidate, one of exactly the types `same` before others; else whether there are
-/// several.
+/// Returns the best candidate, one of exactly the types `same` before others; else whether there
+/// are several.
 fn best<'a>(
     all: &'a [Candidate],
     types: &[Type],

@@ -1,4 +1,5 @@
-//! Operators of dates, times and spans, and the functions of zones (chapter 9.9 of PostgreSQL's manual).
+//! Operators of dates, times and spans, and the functions of zones (chapter 9.9 of PostgreSQL's
+//! manual).
 
 use super::{Call, Declared, function, ok};
 use crate::{
