@@ -502,7 +502,8 @@ impl<'a> Binary<'a> {
                 -1 => Value::Null,
                 len => {
                     let Ok(len) = usize::try_from(len) else { return Some(Err(bad("invalid field size"))) };
-                    match text::parse_binary(self.bytes(len)?, *of) {
+                    let value = text::parse_binary(self.bytes(len)?, of.unrounded());
+                    match value.and_then(|value| value.fit(of.base(), false)) {
                         Ok(value) => value,
                         Err(error) => return Some(Err(error)),
                     }
