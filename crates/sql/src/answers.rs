@@ -6,9 +6,10 @@
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
-    collections::{HashMap, HashSet},
     rc::Rc,
 };
+
+use foldhash::{HashMap, HashSet};
 
 use crate::{
     bind::query::{Query, Shared},
@@ -148,7 +149,7 @@ impl Answers {
             return Ok(());
         };
         let answer = |rows| Answer { rows, bytes: 0, depth: 0, set: OnceCell::new() };
-        let mut by: HashMap<Vec<u8>, Vec<Vec<Value>>> = HashMap::new();
+        let mut by: HashMap<Vec<u8>, Vec<Vec<Value>>> = HashMap::default();
         let mut bytes = 0;
         for mut row in all {
             let key = row.split_off(row.len() - keyed.key.len());

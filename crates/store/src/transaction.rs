@@ -1,6 +1,7 @@
 //! A transaction: what it reads, changes and waits for.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -20,7 +21,8 @@ use crate::{
     space::{Space, Stock},
     store::{FoundOut, count_recycled, malformed},
     transactions::{
-        Number, TransactionId,
+        Number, Status, TransactionId,
+        core::StatusPath,
         rows::{self, Changed, Changer, Contents, Decided, RowLock, Step, VERSION_BYTES},
     },
     tree::{Entries, OwnedEntry, ScanPlace, Tree},
@@ -55,6 +57,8 @@ struct ScannedPart {
     entries: Entries,
     /// The entries that are whole rows still, in their order.
     open: Vec<usize>,
+    /// The writer of the row before, if it has committed: many rows have the same one.
+    writer: Cell<Option<(TransactionId, Status)>>,
 }
 
 /// A place in a transaction to which it can be rolled back.
@@ -307,7 +311,17 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
     /// Adds what the snapshot shows of a row, or the whole row if that cannot be told at once.
     fn add_shown(&self, part: &mut ScannedPart, key: &[u8], value: &[u8], snapshot: Number) {
         let shared = &**self.store.shared();
-        match rows::visible(value, self.id, snapshot, |id, snapshot| shared.status(id, snapshot)) {
+        let status = |id, snapshot| match part.writer.get() {
+            Some((known, status)) if known == id => StatusPath::Known(status),
+            _ => {
+                let way = shared.status(id, snapshot);
+                if let StatusPath::Known(status @ Status::Committed(_)) = way {
+                    part.writer.set(Some((id, status)));
+                }
+                way
+            }
+        };
+        match rows::visible(value, self.id, snapshot, status) {
             Ok(None) => {}
             Ok(Some(Contents::Here(contents))) => part.entries.push(key, contents),
             // Long contents, states that are not known here, and faults.
@@ -326,7 +340,7 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         part: ScannedPart,
         snapshot: Number,
     ) -> Result<(Entries, Option<(Vec<u8>, Vec<u8>)>), StoreError> {
-        let ScannedPart { entries, open } = part;
+        let ScannedPart { entries, open, .. } = part;
         if open.is_empty() {
             return Ok((entries, None));
         }

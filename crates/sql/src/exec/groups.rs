@@ -1,6 +1,6 @@
 //! Groups of rows, and the aggregates over them.
 
-use std::collections::{HashMap, HashSet};
+use foldhash::{HashMap, HashSet};
 
 use super::{Run, scan::joined};
 use crate::{
@@ -314,7 +314,7 @@ pub(super) async fn grouped(
     groups: &Groups,
     is_empty: bool,
 ) -> Result<Vec<Vec<Value>>> {
-    let mut found = Found { by: HashMap::new(), all: Vec::new() };
+    let mut found = Found { by: HashMap::default(), all: Vec::new() };
     let mut key = Vec::new();
     let new = || vec![Accumulated::default(); groups.aggregates.len()];
     for (set, has) in groups.sets.iter().enumerate() {

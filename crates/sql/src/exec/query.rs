@@ -1,12 +1,13 @@
 //! Queries in queries, set operations, and the queries of WITH.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::hash_map::Entry,
     pin::Pin,
     rc::Rc,
     task::{self, Poll},
 };
 
+use foldhash::{HashMap, HashSet};
 use sqlparser::ast::SetOperator;
 
 use super::{Run, scan::KeptRows, select};
@@ -126,7 +127,7 @@ pub(super) async fn shared(run: &mut Run<'_>, shared: &Rc<Shared>) -> Result<Kep
     };
     let mut all = kept(run, &shared.query, &outer).await?;
     if let Some((next, is_all)) = &shared.recursive {
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::default();
         if !is_all {
             all.retain(|row| seen.insert(encode::identity(row)));
         }
@@ -172,15 +173,15 @@ async fn combined(run: &mut Run<'_>, set: &SetOperation) -> Result<Rows> {
     if matches!(set.operator, SetOperator::Union) {
         left.extend(right);
         if !set.is_all {
-            let mut seen = HashSet::new();
+            let mut seen = HashSet::default();
             left.retain(|row| seen.insert(encode::identity(row)));
         }
         return Ok(left.into());
     }
     let is_intersection = matches!(set.operator, SetOperator::Intersect);
-    let mut counts: HashMap<Vec<u8>, usize> = HashMap::new();
+    let mut counts: HashMap<Vec<u8>, usize> = HashMap::default();
     right.iter().for_each(|row| *counts.entry(encode::identity(row)).or_default() += 1);
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::default();
     left.retain(|row| {
         let key = encode::identity(row);
         if !set.is_all {

@@ -1,7 +1,8 @@
 //! Scans and joins: the rows of FROM.
 
-use std::{borrow::Cow, collections::HashMap, rc::Rc};
+use std::{borrow::Cow, hash::BuildHasher, rc::Rc};
 
+use foldhash::HashMap;
 use plexus_base::BlockId;
 use plexus_store::tree::{Entries, ScanPlace};
 
@@ -336,8 +337,42 @@ struct Kept {
     /// Their keys, if the source has them in its rows, and their values.
     rows: Vec<(Vec<u8>, Vec<Value>)>,
     is_matched: Vec<bool>,
-    /// The rows by values that are equal to those of expressions of the rows before.
-    hashed: Option<(Vec<Expr>, HashMap<Vec<u8>, Vec<usize>>)>,
+    hashed: Option<Hashed>,
+}
+
+/// The places of kept rows by the hash of values that are equal to those of the rows before. The
+/// conditions are tested for each row, so rows of other values do no harm.
+struct Hashed {
+    /// The expressions of the rows before.
+    of_before: Vec<Expr>,
+    /// The first and the last row of each hash.
+    ends: HashMap<u64, (usize, usize)>,
+    /// The row behind each, with the same hash; itself, if there is none.
+    next: Vec<usize>,
+}
+
+impl Hashed {
+    fn new(of_before: Vec<Expr>, rows: usize) -> Self {
+        Self { of_before, ends: HashMap::default(), next: (0..rows).collect() }
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.ends.hasher().hash_one(key)
+    }
+
+    fn add(&mut self, key: &[u8], at: usize) {
+        let hash = self.hash(key);
+        let (_, last) = self.ends.entry(hash).or_insert((at, at));
+        self.next[std::mem::replace(last, at)] = at;
+    }
+
+    fn first(&self, key: &[u8]) -> Option<usize> {
+        self.ends.get(&self.hash(key)).map(|(first, _)| *first)
+    }
+
+    fn after(&self, at: usize) -> Option<usize> {
+        Some(self.next[at]).filter(|next| *next != at)
+    }
 }
 
 /// Returns pairs of expressions that are equal in joined rows: of the rows before, and of the
@@ -400,14 +435,15 @@ async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Ke
     let (of_before, of_own) = equal_pairs(source);
     let mut hashed = None;
     if !of_own.is_empty() && rows.len() >= LEAST_HASHED {
-        let mut by: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
+        run.keep_bytes(rows.len() * size_of::<[usize; 5]>())?;
+        let mut new = Hashed::new(of_before, rows.len());
+        let mut key = Vec::new();
         for (at, (_, row)) in rows.iter().enumerate() {
-            let mut key = Vec::new();
             if join_key(run, &of_own, row, &mut key).await? {
-                by.entry(key).or_default().push(at);
+                new.add(&key, at);
             }
         }
-        hashed = Some((of_before, by));
+        hashed = Some(new);
     }
     Ok(Kept { is_matched: vec![false; rows.len()], rows, hashed })
 }
@@ -615,17 +651,14 @@ async fn join_rows(
                 level.kept = Some(keep(run, source, &row).await?);
             }
             let Some(Kept { rows, is_matched, hashed }) = &mut level.kept else { break };
-            let chosen = match hashed {
-                None => None,
-                Some((of_before, by)) => {
-                    let is_whole = join_key(run, of_before, &row, &mut key).await?;
-                    Some(by.get(&key).filter(|_| is_whole).map_or(&[][..], Vec::as_slice))
-                }
+            let mut next = match hashed {
+                None => Some(0),
+                Some(by) if join_key(run, &by.of_before, &row, &mut key).await? => by.first(&key),
+                Some(_) => None,
             };
-            let count = chosen.map_or(rows.len(), <[usize]>::len);
-            level.tests.count(run, count);
-            for place in 0..count {
-                let at = chosen.map_or(place, |chosen| chosen[place]);
+            while let Some(at) = next.filter(|at| *at < rows.len()) {
+                next = hashed.as_ref().map_or(Some(at + 1), |by| by.after(at));
+                level.tests.count(run, 1);
                 let values = values_with_key(source, &rows[at].0, &rows[at].1);
                 let mut join =
                     |run: &mut Run<'_>| take(run, &level.tests, &mut batch, act, &mut row, &values);
