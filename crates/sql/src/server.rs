@@ -195,14 +195,18 @@ impl Server {
     {
         let at = self.shared.next_thread.fetch_add(1, Relaxed) % self.threads.len();
         let (thread, sockets) = &self.threads[at];
-        let socket = Socket::from(sockets.descriptor(stream)?);
+        self.serve_socket(thread, store, Socket::from(sockets.descriptor(stream)?), address);
+        Ok(())
+    }
+
+    /// Serves a client on a thread. This and all that it calls is compiled once, in this crate.
+    fn serve_socket(&self, thread: &TaskThread, store: Store<Cache>, socket: Socket, address: String) {
         let shared = self.shared.clone();
         let before = shared.connections.fetch_add(1, Relaxed);
         let counted = Connected(shared.clone());
         if before >= shared.most_sessions + STARTING {
             // Not even a message: those that flood a port get no work done.
-            drop((socket, counted));
-            return Ok(());
+            return drop((socket, counted));
         }
         let session = move || async move {
             let shared = &counted.0;
@@ -212,7 +216,6 @@ impl Server {
             }
         };
         drop(thread.spawn(session));
-        Ok(())
     }
 
     /// Returns the sessions.
