@@ -68,8 +68,11 @@ fn use_reserve(cluster: &Cluster) -> String {
 /// Writes nothing more to this file: a directory stands in the place of its next contents.
 fn obstruct(path: &Path) -> PathBuf {
     let next = plexus_base::durable::beside(path);
-    let _ = fs::remove_file(&next);
-    fs::create_dir_all(next.join("obstacle")).unwrap();
+    // The node may write such a file again.
+    while fs::create_dir(&next).is_err() {
+        let _ = fs::remove_file(&next);
+    }
+    fs::create_dir(next.join("obstacle")).unwrap();
     next
 }
 
