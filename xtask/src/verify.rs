@@ -1,7 +1,6 @@
 //! The gate: all checks that a change must pass before it is merged.
 
 use std::{
-    env,
     path::Path,
     process::Command,
     time::{Duration, Instant},
@@ -38,7 +37,6 @@ pub fn run(root: &Path) -> Result<()> {
         command::run(&mut doc)
     })?;
     step("tests", &mut || cargo(&["test", "--workspace", "--no-fail-fast"]))?;
-    step("fuzz targets", &mut || fuzz(root))?;
     step("licences and sources", &mut || deny(root))?;
 
     println!();
@@ -66,16 +64,6 @@ pub fn tidy_tree(root: &Path) -> Result<()> {
         0 => Ok(()),
         n => bail!("{n} findings: the house rules are in docs/style.md"),
     }
-}
-
-/// Compiles the fuzz targets: they are a separate workspace, which no other step compiles.
-fn fuzz(root: &Path) -> Result<()> {
-    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".into());
-    if !Command::new(&compiler).arg("--version").output().is_ok_and(|out| out.status.success()) {
-        println!("skipped: libFuzzer needs a C++ compiler; `{compiler}` was not found");
-        return Ok(());
-    }
-    command::run(command::cargo(root).args(["check", "--bins", "--manifest-path", "fuzz/Cargo.toml"]))
 }
 
 /// Checks licences and sources of all dependencies with cargo-deny.

@@ -5,6 +5,7 @@
 //! | [`server`] | sockets and sessions |
 //! | `wire` | messages of the protocol |
 //! | `activity` | what a session does, for other threads |
+//! | `any` | decoders over any bytes, for fuzz targets |
 //! | `session` | the statements of a client, and its transaction |
 //! | `parse` | text to statements |
 //! | `bind` | names to columns and types, and the way to the rows |
@@ -20,6 +21,8 @@
 
 mod activity;
 mod answers;
+#[doc(hidden)]
+pub mod any;
 mod bind;
 mod catalog;
 pub mod check;

@@ -420,9 +420,13 @@ pub(super) fn parse_binary(bytes: &[u8], of: Type) -> Result<Array> {
             }
         }
     }
+    let is_vector = matches!(of, Type::Int2Vector | Type::OidVector);
+    if is_vector && (!matches!(dimensions[..], [(_, 0)]) || values.iter().any(Value::is_null)) {
+        return Err(error!(INVALID_BINARY, "invalid {} data", of.name()));
+    }
     match (rest.is_empty(), values.is_empty()) {
         (false, _) => Err(malformed()),
-        (true, true) if !matches!(of, Type::Int2Vector | Type::OidVector) => Ok(Array::default()),
+        (true, true) if !is_vector => Ok(Array::default()),
         (true, _) => Ok(Array { dimensions, values }),
     }
 }

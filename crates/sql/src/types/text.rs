@@ -302,6 +302,7 @@ pub(crate) fn parse_binary(bytes: &[u8], to: Type) -> Result<Value> {
             })
         }
         Type::Numeric(_) => Value::Numeric(parse_numeric(bytes).ok_or_else(malformed)?),
+        Type::OneByte if bytes.len() != 1 => return Err(malformed()),
         Type::Text | Type::Varchar(_) | Type::Char(_) | Type::Name | Type::OneByte | Type::Unknown => {
             Value::Text(String::from_utf8(bytes.to_vec()).map_err(|_| malformed())?)
         }
