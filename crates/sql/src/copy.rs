@@ -425,17 +425,24 @@ impl<'a> CopyReader<'a> {
     }
 
     fn next_binary(&mut self) -> Result<Option<Vec<Value>>> {
-        let mut rest = Binary(&self.data[self.at..]);
-        let read = rest.row(&self.columns, self.has_begun, self.is_over);
+        let rest = self.data.len() - self.at;
+        if self.data.len() < self.scanned && !self.is_complete {
+            return Ok(None);
+        }
+        let mut data = Binary(&self.data[self.at..]);
+        let read = data.row(&self.columns, self.has_begun, self.is_over);
         let read = match read {
             Some(read) => read?,
-            // More may come.
-            None if !self.is_complete => return Ok(None),
+            // More may come. It is looked at again when there is twice as much.
+            None if !self.is_complete => {
+                self.scanned = self.at + 2 * rest;
+                return Ok(None);
+            }
             None if !self.has_begun => return Err(bad("COPY file signature not recognized")),
-            None if self.is_over || rest.0.len() == self.data.len() - self.at => return Ok(None),
+            None if self.is_over || data.0.len() == rest => return Ok(None),
             None => return Err(bad("unexpected EOF in COPY data")),
         };
-        (self.at, self.has_begun, self.lines) = (self.data.len() - rest.0.len(), true, self.lines + 1);
+        (self.at, self.has_begun, self.lines) = (self.data.len() - data.0.len(), true, self.lines + 1);
         self.is_over |= read.is_none();
         match read {
             None if self.at < self.data.len() => Err(bad("received copy data after EOF marker")),

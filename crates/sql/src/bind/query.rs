@@ -400,6 +400,14 @@ fn common(types: &[Type], what: &str) -> Result<Type> {
     Ok(if common == Type::Unknown && types.len() > 1 { Type::Text } else { common })
 }
 
+/// Refuses a list of VALUES that has another length than the first one.
+pub(crate) fn check_length(length: usize, first: usize) -> Result<()> {
+    match length == first {
+        true => Ok(()),
+        false => Err(SqlError::new(code::SYNTAX_ERROR, "VALUES lists must all be the same length")),
+    }
+}
+
 fn bind_values(values: &ast::Values, around: Around<'_>) -> Result<Query> {
     let scope = around.scope(&[]);
     let mut rows = Vec::new();
@@ -407,9 +415,7 @@ fn bind_values(values: &ast::Values, around: Around<'_>) -> Result<Query> {
         rows.push(row.iter().map(|expr| scope.bind(expr)).collect::<Result<Vec<_>>>()?);
     }
     let count = rows.first().map_or(0, Vec::len);
-    if rows.iter().any(|row| row.len() != count) {
-        return Err(SqlError::new(code::SYNTAX_ERROR, "VALUES lists must all be the same length"));
-    }
+    rows.iter().try_for_each(|row| check_length(row.len(), count))?;
     let mut columns = Vec::new();
     for at in 0..count {
         let types: Vec<Type> = rows.iter().map(|row| row[at].1).collect();

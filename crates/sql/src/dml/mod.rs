@@ -256,6 +256,7 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
             ast::SetExpr::Values(values) if query.with.is_none() && query.order_by.is_none() => {
                 let mut rows = Vec::new();
                 for row in &values.rows {
+                    query::check_length(row.len(), values.rows[0].len())?;
                     check(row.len())?;
                     let mut bound = Vec::new();
                     for (column, value) in columns.iter().zip(row.iter()) {
