@@ -298,7 +298,7 @@ impl Driver {
         }
         let (tell, told) = mpsc::sync_channel(1);
         self.notify(ObserverNotice::Left(tell));
-        told.recv().is_ok()
+        told.recv() == Ok(true)
     }
 
     /// Sends a notice. The receiver is gone only after a panic of the observer, which

@@ -225,6 +225,13 @@ pub trait MembershipObserver: Send + Sync + 'static {
     ///   without waiting for the lease. The call comes after all views and on their thread. The
     ///   loop waits for it, so it must not call the membership.
     fn end(&self, why: MembershipEnd);
+
+    /// Returns true if nothing of the node acts any more. It is called behind
+    /// [`MembershipEnd::Left`] and may wait as [`end`](Self::end). If it returns false, the leave is
+    /// not announced: the other nodes need the proof that they need after a death.
+    fn has_stopped(&self) -> bool {
+        true
+    }
 }
 
 /// The reason why a config change failed.

@@ -24,8 +24,8 @@ pub(super) enum ObserverNotice {
     Opened(Arc<View>, Transition),
     /// The node must leave together with these members.
     LeaveToo(NodeSet),
-    /// The node has left. The receiver answers when the observer has stopped.
-    Left(SyncSender<()>),
+    /// The node has left. The receiver answers whether the observer has stopped.
+    Left(SyncSender<bool>),
     /// A line for the log.
     Note(String),
     Warning(String),
@@ -48,7 +48,7 @@ pub(super) fn start(
                 ObserverNotice::Left(stopped) => {
                     observer.end(MembershipEnd::Left);
                     // The loop is waiting for this answer.
-                    let _ = stopped.send(());
+                    let _ = stopped.send(observer.has_stopped());
                 }
                 ObserverNotice::Note(line) => tracing::info!("{line}"),
                 ObserverNotice::Warning(line) => tracing::warn!("{line}"),

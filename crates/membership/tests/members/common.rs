@@ -49,6 +49,8 @@ pub(crate) struct Watcher {
     pub(crate) is_unwell: AtomicBool,
     pub(crate) is_stuck: AtomicBool,
     pub(crate) proves: AtomicBool,
+    /// The node still acts when it has left.
+    pub(crate) acts_on: AtomicBool,
     /// While it is locked, opened views are not entered.
     pub(crate) gate: Mutex<()>,
 }
@@ -134,6 +136,10 @@ impl MembershipObserver for Watcher {
             drop(self.changed.wait_while(self.observed(), stuck).unwrap());
         }
         !self.is_unwell.load(Ordering::Acquire)
+    }
+
+    fn has_stopped(&self) -> bool {
+        !self.acts_on.load(Ordering::Acquire)
     }
 
     fn leave_too(&self, leavers: NodeSet) {

@@ -215,6 +215,22 @@ fn the_last_node_leaves_and_the_cluster_starts_again() {
 }
 
 #[test]
+fn a_node_that_leaves_and_still_acts_is_waited_for_as_after_a_death() {
+    let cluster = Cluster::new(3, &[Some(0), Some(1), None]);
+    let (stays, leaves) = (cluster.start(0), cluster.start(1));
+    stays.watcher.wait_with(&[0, 1]);
+    leaves.watcher.wait_with(&[0, 1]);
+    leaves.watcher.acts_on.store(true, Ordering::Release);
+    assert_eq!(leaves.membership.leave(DEADLINE), Some(Err(ConfigChangeError::Ended)));
+    assert_eq!(leaves.watcher.observed().ended, Some(MembershipEnd::Left));
+    stays.watcher.wait_with(&[0]);
+    let fencing = stays.status().fencing;
+    let is_of_it = |incarnation: u64| incarnation == leaves.incarnation.0;
+    let ended = fencing.iter().find(|fence| is_of_it(fence.incarnation)).map(|fence| &fence.state);
+    assert_eq!(ended, Some(&FencingState::LeaseEnded), "{fencing:#?}");
+}
+
+#[test]
 fn nodes_that_serve_the_voting_files_leave_one_after_the_other() {
     let cluster = Cluster::new(3, &[Some(0), Some(1), Some(2)]);
     let [first, second, third] = <[Node; 3]>::try_from(cluster.start_all()).ok().unwrap();
