@@ -472,6 +472,12 @@ impl Config {
         })
     }
 
+    /// Returns the nodes with a fence command: no view is open without them before their end is
+    /// proved.
+    pub fn fenced(&self) -> NodeSet {
+        self.nodes.iter().filter(|node| !node.fence.is_empty()).map(|node| node.number).collect()
+    }
+
     /// Adds the nodes of a list that are not known yet.
     ///
     /// # Errors
@@ -490,8 +496,9 @@ impl Config {
         let nodes: Vec<_> =
             nodes.map(|node| (node.number, &node.name, &node.host, addresses(node), &node.rails)).collect();
         let served = self.served_disks.iter();
-        let served: Vec<_> =
-            served.map(|disk| (disk.id, &disk.node, disk.size_mib, self.failure_group(disk))).collect();
+        let served: Vec<_> = served
+            .map(|disk| (disk.id, &disk.node, &disk.shared, disk.size_mib, self.failure_group(disk)))
+            .collect();
         let settings = format!(
             "{} {} {:?} {} {} {:?} {nodes:?} {} {} {served:?}",
             self.id,

@@ -454,7 +454,10 @@ mod tests {
         let (tables, stream) = (vec![Arc::clone(&table)], Arc::<Stream>::default());
         let redo = Some(CacheRedo::new(stream.clone()));
         let shape = Shape { id: GroupId(1), block_size: BlockSize::from_kib(8).unwrap(), blocks };
-        let group = Arc::new(Group::mirrored(&shape, Mirror::new(me, 0, mpsc::channel().0)));
+        let group = Arc::new(Group::mirrored(
+            &shape,
+            Mirror::new(me, plexus_base::NodeSet::EMPTY, 0, mpsc::channel().0),
+        ));
         (Cache::new(stream.clone(), tables, group, writer, Arc::default(), redo), table, stream)
     }
 

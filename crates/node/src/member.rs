@@ -34,6 +34,7 @@ use crate::{
     member::fence::Fence,
     member::vitals::Vitals,
     service::{NodeService, NodeTask, Workers},
+    subsystems::Drain,
 };
 
 /// Stops the node at once. It does not return if the node has a process of its own.
@@ -55,6 +56,7 @@ pub(crate) struct Member {
     views: Mutex<Views>,
     changed: Condvar,
     die: Die,
+    drains: Vec<Drain>,
 }
 
 /// The views that this node knows.
@@ -95,6 +97,7 @@ impl Member {
         lifecycle: Arc<Lifecycle>,
         workers: Arc<Workers>,
         die: Die,
+        drains: Vec<Drain>,
     ) -> Self {
         let (fence, vitals) = (Fence::new(Arc::clone(&config), me, ended), Vitals::new(config.workers));
         Self {
@@ -110,6 +113,7 @@ impl Member {
             views: Mutex::new(Views { decided: None, opened: None, rebuilt: Rebuilt::NONE, ended: None }),
             changed: Condvar::new(),
             die,
+            drains,
         }
     }
 
@@ -397,6 +401,10 @@ impl MembershipObserver for Member {
                 workers.iter().for_each(|worker| worker.with(|service, _| service.stop()));
             }
         }
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.drains.iter().all(|drain| drain())
     }
 }
 

@@ -173,9 +173,10 @@ fn join(
 ) -> Result<NodeRuntime, NodeError> {
     let (propose, proposals) = mpsc::channel();
     let group = match config.is_served() {
-        true => {
-            Group::mirrored(&config.shape(), Mirror::new(me, 1000 * u64::from(config.start_wait_s), propose))
-        }
+        true => Group::mirrored(
+            &config.shape(),
+            Mirror::new(me, config.fenced(), 1000 * u64::from(config.start_wait_s), propose),
+        ),
         false => Group::open(&config.disks, &config.shape())?,
     };
     for path in group.buffered() {

@@ -98,7 +98,10 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         served_disks: text
             .disk
             .into_iter()
-            .map(|disk| ServedDiskConfig { path: dir.root().join(&disk.path), ..disk })
+            .map(|disk| {
+                let first = disk.shared.first().filter(|_| disk.node.is_empty()).unwrap_or(&disk.node);
+                ServedDiskConfig { path: dir.root().join(&disk.path), node: first.clone(), ..disk }
+            })
             .collect(),
         nodes: text.node.into_iter().collect(),
         sections: BTreeMap::new(),

@@ -69,8 +69,14 @@ pub struct ServedDiskConfig {
     /// The identifier, made with the disk.
     #[serde(deserialize_with = "id")]
     pub id: u128,
-    /// The name of the node whose host has the disk, and which serves it.
+    /// The name of the node whose host has the disk, and which serves it; of a shared disk, the
+    /// one that serves it first.
+    #[serde(default)]
     pub node: String,
+    /// The names of all nodes that reach a shared disk, `node` among them. If the node that serves
+    /// it ends, another one goes on.
+    #[serde(default)]
+    pub shared: Vec<String>,
     /// The file or block device on that host, absolute or relative to its cluster directory.
     pub path: PathBuf,
     /// The MiB that the group may use.
@@ -142,6 +148,7 @@ impl Config {
             Ok(ServedDiskConfig {
                 id: GroupId::random()?.0,
                 node: node.clone(),
+                shared: Vec::new(),
                 path: self.dir.root().join(path),
                 size_mib: slots * u64::from(self.chunk_mib),
                 failure_group: None,
@@ -206,11 +213,17 @@ impl Config {
 
     /// Checks a disk by itself and against those before it.
     fn check_served_disk(&self, index: usize, disk: &ServedDiskConfig) -> Result<(), String> {
-        let ServedDiskConfig { id, node, path, size_mib, failure_group } = disk;
+        let ServedDiskConfig { id, node, shared, path, size_mib, failure_group } = disk;
         let name = path.display();
         // The empty path, resolved.
         if path.as_path() == self.dir.root() {
             return Err(format!("[[disk]] {index} has no path; name a file"));
+        }
+        if !shared.is_empty() {
+            self.check_shared_disk(disk)?;
+        }
+        if node.is_empty() {
+            return Err(format!("the disk {name} has no node that serves it; name it in `node`"));
         }
         let Some(host) = self.host_of(node) else {
             return Err(format!("the disk {name} is served by {node}, which is no node; correct `node`"));
@@ -231,11 +244,37 @@ impl Config {
             if earlier.id == *id {
                 return Err(format!("two disks have the id {id:032x}; list each once"));
             }
-            if earlier.path == *path && self.host_of(&earlier.node) == Some(host) {
+            let is_shared = !shared.is_empty() || !earlier.shared.is_empty();
+            if earlier.path == *path && (is_shared || self.host_of(&earlier.node) == Some(host)) {
                 return Err(format!("two disks on the host {host} are {name}; list each once"));
             }
         }
         Ok(())
+    }
+
+    /// Checks a disk that several nodes reach.
+    fn check_shared_disk(&self, disk: &ServedDiskConfig) -> Result<(), String> {
+        let ServedDiskConfig { node, shared, path, failure_group, .. } = disk;
+        let fenced = self.fenced();
+        let is_unfenced = |name: &&String| self.node(name).is_ok_and(|(node, _)| !fenced.contains(node));
+        let problem = if let Some(unknown) = shared.iter().find(|name| self.host_of(name).is_none()) {
+            format!("by {unknown}, which is no node; correct `shared`")
+        } else if shared.len() == 1 {
+            "by one node; name it in `node` alone".to_owned()
+        } else if !shared.contains(node) {
+            format!("by others than {node}; add it to `shared`")
+        } else if failure_group.is_none() {
+            "by several hosts and has no failure_group; name it".to_owned()
+        } else if path.starts_with(self.dir.root()) {
+            "and its path is not absolute; name the path that it has on all hosts".to_owned()
+        } else if let Some(name) = shared.iter().find(is_unfenced) {
+            format!(
+                "by {name}, which has no fence command: nothing proves that it writes no more before another node does; set `fence`"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(format!("the disk {} is shared {problem}", path.display()))
     }
 
     /// Returns the slots of each failure group.

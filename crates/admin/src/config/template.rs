@@ -161,11 +161,19 @@ fn served_disks(config: &Config) -> String {
          # directory of the cluster on that host. Disks that fail together are in one failure_group: by default those of a host.\n",
         config.redundancy, config.chunk_mib, config.rebuild_after_s, config.start_wait_s
     );
-    for ServedDiskConfig { id, node, path: file, size_mib, failure_group } in &config.served_disks {
+    for ServedDiskConfig { id, node, shared, path: file, size_mib, failure_group } in &config.served_disks {
         let file = path(file.strip_prefix(config.dir.root()).unwrap_or(file));
+        let shared: Vec<_> = shared.iter().map(|node| quoted(node)).collect();
+        let shared = match shared.is_empty() {
+            true => String::new(),
+            false => format!(
+                "shared = [{}]   # one of these serves it, and another one if it ends\n",
+                shared.join(", ")
+            ),
+        };
         let _ = write!(
             text,
-            "[[disk]]\nid = \"{id:032x}\"          # made once\nnode = {}\npath = {file}\nsize_mib = {size_mib}\n",
+            "[[disk]]\nid = \"{id:032x}\"          # made once\nnode = {}\n{shared}path = {file}\nsize_mib = {size_mib}\n",
             quoted(node)
         );
         match failure_group {

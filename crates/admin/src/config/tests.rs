@@ -131,7 +131,9 @@ fn the_documentation_lists_every_key() {
         }
     };
     add(config.to_text());
-    add(parse(&mirrored()).unwrap().to_text());
+    let mut served = parse(&mirrored()).unwrap();
+    served.served_disks[0].shared = vec!["n1".into()];
+    add(served.to_text());
     // The other way to give the size of a group.
     keys.insert("[group] size_mib".into());
     let text = include_str!("../../../../docs/formats.md");
@@ -219,6 +221,35 @@ fn disks_that_nodes_serve_are_read_and_written() {
 }
 
 #[test]
+fn a_shared_disk_needs_nodes_that_can_be_fenced_and_a_place_that_all_know() {
+    let mut good = parse(&mirrored()).unwrap();
+    (0..3).for_each(|node| good.nodes[node].fence = vec!["off".into()]);
+    let first = good.served_disks[2].node.clone();
+    let other = good.nodes.iter().map(|node| node.name.clone()).find(|name| *name != first).unwrap();
+    good.served_disks[2].shared = vec![first, other.clone()];
+    assert_eq!(parse(&good.to_text()).unwrap(), good);
+    let without =
+        good.to_text().replace(&format!("node = \"{}\"\nshared", good.served_disks[2].node), "shared");
+    assert_eq!(parse(&without).unwrap(), good, "the first one serves it first");
+    type Mistake = fn(&mut Config);
+    let mistakes: [(Mistake, &str); 7] = [
+        (|config| config.served_disks[2].shared[1] = "n9".into(), "by n9, which is no node"),
+        (|config| config.served_disks[2].shared.truncate(1), "by one node"),
+        (|config| drop(config.served_disks[2].shared.remove(0)), "by one node"),
+        (|config| config.served_disks[2].failure_group = None, "has no failure_group"),
+        (|config| config.served_disks[2].path = "/c1/disks/7".into(), "and its path is not absolute"),
+        (|config| (0..3).for_each(|node| config.nodes[node].fence.clear()), "which has no fence command"),
+        (|config| config.served_disks[0].path = "/srv/disk".into(), "are /srv/disk; list each once"),
+    ];
+    for (mistake, expected) in mistakes {
+        let mut config = good.clone();
+        mistake(&mut config);
+        let line = parse(&config.to_text()).expect_err(expected).to_string();
+        assert!(line.contains(expected) && !line.contains('\n'), "{line}");
+    }
+}
+
+#[test]
 fn each_mistake_in_served_disks_has_its_line() {
     let disk = |number: usize| {
         format!(
@@ -278,6 +309,7 @@ fn each_mistake_in_served_disks_has_its_line() {
             "two disks on the host a are /srv/disk; list each once",
         ),
         ("path = \"disks/0\"\n", "", "missing field `path`"),
+        ("node = \"n1\"\npath", "path", "the disk /c1/disks/0 has no node that serves it; name it in `node`"),
         ("size_mib = 130", "size_mib = 130\nmirror = 2", "unknown field `mirror`"),
         (
             "node = \"n3\"\npath = \"disks",

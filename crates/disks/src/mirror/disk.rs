@@ -181,8 +181,8 @@ struct Shared {
     buffers: BufferPool,
     /// The dirty bits as they are on the disk.
     bits: Mutex<Vec<u8>>,
-    /// One thread has the disk grow.
-    growing: Mutex<()>,
+    /// One thread has the disk grow, until it is closed.
+    is_closed: Mutex<bool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -228,7 +228,7 @@ impl ServedDisk {
             queue,
             buffers: BufferPool::default(),
             bits,
-            growing: Mutex::default(),
+            is_closed: Mutex::default(),
         });
         let mut served = Self { shared: shared.clone(), threads: Vec::new() };
         for number in 0..=READERS {
@@ -314,9 +314,13 @@ impl DiskFile {
     /// Gives the disk room for so many chunks, durably. The map may have them then.
     ///
     /// # Errors
-    /// There is too little room, or the system refuses.
+    /// There is too little room, the disk is closed, or the system refuses.
     pub fn grow(&self, slots: u32) -> Result<(), DiskError> {
-        let _one = lock(&self.0.growing);
+        let is_closed = lock(&self.0.is_closed);
+        if *is_closed {
+            let why = std::io::Error::other("it is closed");
+            return Err(DiskError::io("giving a disk its length", &self.0.device.path)(why));
+        }
         extend(&self.0.device, &NewDisk { slots, ..self.0.disk.clone() })
     }
 }
@@ -324,6 +328,7 @@ impl DiskFile {
 impl Drop for ServedDisk {
     fn drop(&mut self) {
         self.shared.queue.close();
+        *lock(&self.shared.is_closed) = true;
         // A panic of a thread was reported when it happened.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }

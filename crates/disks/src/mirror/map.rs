@@ -26,7 +26,7 @@ pub(super) use self::change::list;
 pub use self::change::{AddedDisk, MapChange, MapRefusal};
 
 use plexus_base::{
-    NodeId,
+    NodeId, NodeSet,
     wire::{self, DecodeError, Fault, Reader, Writer, Zeros, require, require_version},
 };
 
@@ -133,6 +133,9 @@ pub struct DiskEntry {
     pub lost_at: u64,
     /// The slots from here on were never used, so they are zero.
     pub unused_from: u32,
+    /// The nodes that reach a shared disk: one of them takes the place of its server. Empty for a
+    /// disk that only its server reaches.
+    pub sharers: NodeSet,
 }
 
 /// The place of a copy.
@@ -152,7 +155,7 @@ wire::layout! {
     impl DiskEntry: 80 {
         id: u128, server: NodeId, failure_group: u8, state: DiskState, copies_whole: bool, slots: u32, since: u64,
         current_since: u64, opening: u64, changed: u64, lost_at: u64, unused_from: u32, is_offline: bool,
-        is_leaving: bool, is_mixed: bool; 9
+        is_leaving: bool, is_mixed: bool, sharers: NodeSet; 7
     }
     impl Copy: 8 { disk: DiskNumber; 3; slot: u32 }
     impl Move: 16 { chunk: ChunkId, from: DiskNumber, zeros: Zeros<3>, to: Copy }
@@ -689,6 +692,7 @@ impl DiskEntry {
             changed: 0,
             lost_at: 0,
             unused_from: 0,
+            sharers: NodeSet::EMPTY,
         }
     }
 

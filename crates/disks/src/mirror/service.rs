@@ -125,11 +125,16 @@ pub struct ChunkWrite {
 
 impl Mirror {
     /// Makes the group of a node in no view, without disks. `proposals` gets the changes of the map
-    /// that the registry is to be asked for. The clock of `start_wait_ms` is that of
-    /// [`tick`](Self::tick), and begins with the node.
+    /// that the registry is to be asked for. The rest is as in [`MirrorCore::new`];
+    /// the clock begins with the node.
     #[must_use]
-    pub fn new(me: NodeId, start_wait_ms: u64, proposals: mpsc::Sender<MapProposal>) -> Arc<Self> {
-        let (core, disks, sends) = (MirrorCore::new(me, start_wait_ms), BTreeMap::new(), Vec::new());
+    pub fn new(
+        me: NodeId,
+        proved: NodeSet,
+        start_wait_ms: u64,
+        proposals: mpsc::Sender<MapProposal>,
+    ) -> Arc<Self> {
+        let (core, disks, sends) = (MirrorCore::new(me, proved, start_wait_ms), BTreeMap::new(), Vec::new());
         let (failures, repaired, copied) = (BTreeMap::new(), [0; MAX_DISKS], VecDeque::new());
         let state = Mutex::new(State { is_ended: false, core, disks, sends, failures, repaired, copied });
         let [bytes, known_bytes] = [0; 2].map(AtomicU64::new);
@@ -245,17 +250,25 @@ impl Mirror {
         self.act(|core| core.closed(number, why));
     }
 
-    /// Executes what the disks have taken, and ends their threads. Call it before the last
-    /// reference is dropped.
+    /// Executes what the disks have taken, ends their threads, and closes their files. Call it
+    /// before the last reference is dropped.
     pub fn end(&self) {
+        // First, so that no disk takes a request that it will not execute.
+        self.act(MirrorCore::end_all);
         let disks = {
             let mut state = self.lock();
             state.is_ended = true;
             std::mem::take(&mut state.disks)
         };
-        drop(disks);
-        self.act(MirrorCore::end_all);
         self.has_map.notify_all();
+        drop(disks);
+    }
+
+    /// Returns true if the disks have executed all that they have taken, and take nothing more; see
+    /// [`MirrorCore::is_drained`].
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.lock().core.is_drained()
     }
 
     /// Writes to all live copies, durably.

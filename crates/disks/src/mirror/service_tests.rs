@@ -45,7 +45,7 @@ impl Nodes {
         let (nodes, proposals) = (0..2)
             .map(|number| {
                 let (propose, proposals) = mpsc::channel();
-                (Mirror::new(NodeId(number), 0, propose), proposals)
+                (Mirror::new(NodeId(number), NodeSet::EMPTY, 0, propose), proposals)
             })
             .unzip();
         let nodes = Self {

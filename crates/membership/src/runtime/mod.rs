@@ -227,8 +227,8 @@ pub trait MembershipObserver: Send + Sync + 'static {
     fn end(&self, why: MembershipEnd);
 
     /// Returns true if nothing of the node acts any more. It is called behind
-    /// [`MembershipEnd::Left`] and may wait as [`end`](Self::end). If it returns false, the leave is
-    /// not announced: the other nodes need the proof that they need after a death.
+    /// [`MembershipEnd::Left`] and may wait as [`end`](Self::end). If it returns false, the leave
+    /// is not announced: the other nodes need the proof that they need after a death.
     fn has_stopped(&self) -> bool {
         true
     }

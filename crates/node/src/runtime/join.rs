@@ -101,6 +101,7 @@ impl NodeRuntime {
             lifecycle.clone(),
             workers.clone(),
             die,
+            handles.all().filter_map(|(_, handle)| handle.drain()).collect(),
         ));
         let service = |subsystems| NodeService::new(subsystems, Arc::downgrade(&member), tell.clone());
         let services = made.workers.into_iter().map(service).collect();
@@ -303,13 +304,12 @@ fn membership_settings(
     let name = &config.nodes[me.index()].name;
     let mine = config.voting.iter().filter(|file| file.node.as_ref().is_none_or(|node| node == name));
     let others = config.numbers().without(me).iter();
-    let fenced = config.nodes.iter().filter(|node| !node.fence.is_empty());
     Ok(plexus_membership::runtime::Settings {
         me,
         incarnation,
         profile: config.membership.times()?,
         first: config.first_view(),
-        must_prove: fenced.map(|node| node.number).collect(),
+        must_prove: config.fenced(),
         cluster: config.id.0.to_le_bytes(),
         keys,
         listen: config.nodes[me.index()].all_addresses().collect(),

@@ -5,7 +5,7 @@ mod commands;
 mod keeper;
 
 use std::{
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -28,12 +28,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::keeper::{MapKeeper, map_of};
-use super::{Handle, Install, Installed, Making};
+use super::{Drain, Handle, Install, Installed, Making};
 use crate::{
     commands::{NodeCommand, json_of},
     ledger,
     runtime::Parts,
 };
+
+/// The longest time for which a node that leaves waits for the requests of its disks.
+const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 
 impl Install for MirrorService {
     type Handle = DisksHandle;
@@ -72,7 +75,7 @@ pub(crate) struct DisksHandle {
     /// Why the configuration is not that of the group.
     differs: Arc<OnceLock<String>>,
     keeper: Mutex<Option<MapKeeper>>,
-    thread: Mutex<Option<thread::JoinHandle<()>>>,
+    thread: Arc<Mutex<Option<thread::JoinHandle<()>>>>,
     is_ended: Arc<OnceLock<()>>,
 }
 
@@ -86,6 +89,15 @@ impl DisksHandle {
         let (config, contents) = (self.config.as_ref()?, self.registry.get()?.contents()?);
         description(config, &contents, entry)
     }
+}
+
+/// Ends the thread that opens disks, and closes the disks when they have executed what they took.
+fn end(mirror: &Mirror, is_ended: &OnceLock<()>, thread: &Mutex<Option<thread::JoinHandle<()>>>) {
+    let _ = is_ended.set(());
+    mirror.end();
+    let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+    // A panic was reported when it happened.
+    thread.into_iter().for_each(|thread| drop(thread.join()));
 }
 
 impl Handle for DisksHandle {
@@ -109,12 +121,30 @@ impl Handle for DisksHandle {
         Ok(())
     }
 
+    fn drain(&self) -> Option<Drain> {
+        let (mirror, is_ended, thread) = (self.mirror.clone()?, self.is_ended.clone(), self.thread.clone());
+        Some(Box::new(move || {
+            let (mirror, is_ended, thread) = (mirror.clone(), is_ended.clone(), thread.clone());
+            let (tell, told) = mpsc::channel();
+            // A disk that hangs must not stop the end of the node.
+            let drains = thread::Builder::new().name("disks-end".into()).spawn(move || {
+                end(&mirror, &is_ended, &thread);
+                // The receiver may have waited long enough.
+                let _ = tell.send(mirror.is_drained());
+            });
+            let is_drained = drains.is_ok() && told.recv_timeout(DRAIN_WITHIN) == Ok(true);
+            if !is_drained {
+                tracing::warn!(
+                    "the disks of this node still have requests after {} s: the others need a proof of its end",
+                    DRAIN_WITHIN.as_secs()
+                );
+            }
+            is_drained
+        }))
+    }
+
     fn end(&self) {
-        let _ = self.is_ended.set(());
-        self.mirror.iter().for_each(|mirror| mirror.end());
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A panic was reported when it happened.
-        thread.into_iter().for_each(|thread| drop(thread.join()));
+        self.mirror.iter().for_each(|mirror| end(mirror, &self.is_ended, &self.thread));
     }
 
     fn status(&self) -> Option<Value> {

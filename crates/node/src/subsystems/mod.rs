@@ -72,6 +72,9 @@ pub(crate) trait Install: Subsystem {
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String>;
 }
 
+/// Ends the I/O of a subsystem; see [`Handle::drain`].
+pub(crate) type Drain = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// The interface of a subsystem to threads of its node. The node calls these methods in their
 /// order; those of subsystems that are later in the list end first.
 pub(crate) trait Handle: Send + Sync {
@@ -102,6 +105,12 @@ pub(crate) trait Handle: Send + Sync {
     /// Refuses new work and lets the present work end, because the node leaves. May be called more
     /// than once.
     fn quiesce(&self) {}
+
+    /// Returns a function that ends its I/O when the node has left. It returns false if that takes
+    /// too long: then the leave is not announced.
+    fn drain(&self) -> Option<Drain> {
+        None
+    }
 
     /// Ends what [`Handle::start`] and [`Handle::serve`] began. The workers still run.
     fn end(&self) {}

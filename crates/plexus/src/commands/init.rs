@@ -51,6 +51,15 @@ pub(crate) struct Args {
     /// be repeated [default: `disks/0` on each machine].
     #[arg(long, requires = "host", conflicts_with = "shared", value_name = "HOST=PATH", value_parser = hosts::disk)]
     disk: Vec<(String, PathBuf)>,
+    /// Name of a failure group, and absolute path of a disk that all machines but the witnesses
+    /// reach; may be repeated. A node serves it, and another one if that ends. Machines have disks
+    /// of their own only with `--disk` then.
+    #[arg(long, requires = "fence", conflicts_with = "shared", value_name = "GROUP=PATH", value_parser = hosts::disk)]
+    shared_disk: Vec<(String, PathBuf)>,
+    /// Command that ends a lost node, given in PLEXUS_NODE, for certain: words separated by spaces.
+    /// The others run it before they go on without the node.
+    #[arg(long, requires = "host", value_name = "COMMAND")]
+    fence: Option<String>,
     /// Name and IP address of a machine with one node and a vote, but without a disk. It lets one
     /// of two other machines go on when the second is lost.
     #[arg(long, requires = "host", conflicts_with = "shared", value_name = "NAME=ADDRESS", value_parser = hosts::host)]
@@ -182,7 +191,8 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     let rails = args.rails.iter().map(|name| name.parse()).collect::<Result<Vec<_>, _>>();
     let rails = rails.map_err(anyhow::Error::msg).context("--rails")?;
     let node = |number: u8, address: SocketAddr| {
-        NodeConfig::new(number, &format!("n{}", number + 1), address, rails.clone())
+        let fence = args.fence.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned).collect();
+        NodeConfig { fence, ..NodeConfig::new(number, &format!("n{}", number + 1), address, rails.clone()) }
     };
     let nodes: Vec<_> = match args.host.is_empty() {
         true => {

@@ -449,6 +449,87 @@ fn a_cold_start_waits_for_the_disks_of_hosts_that_are_late() {
     assert_eq!(servers.sum("b"), ["3", "6"]);
 }
 
+/// Hosts a and b reach one disk, and b has another one. The fence command fails until a is off.
+#[test]
+fn a_shared_disk_is_served_by_another_host_when_the_end_of_the_first_is_proved() {
+    let place = tempfile::tempdir().unwrap();
+    let (disk, fence) = (place.path().join("san"), place.path().join("fence"));
+    fs::write(&fence, "test -e $0.works\n").unwrap();
+    let (disk, command) = (format!("san={}", disk.display()), format!("sh {}", fence.display()));
+    let servers = Servers::init(&["--shared-disk", &disk, "--fence", &command, "--disk", "b=disks/0"]);
+    servers.start(&HOSTS);
+    servers.sql("a", "create table t (id int primary key)").ok();
+    servers.sql("a", "insert into t values (1), (2)").ok();
+    let server = |host: &str| servers.on(host, "disks").args(["--json"]).said().json()["disks"][1].clone();
+    assert_eq!(["node", "failure_group"].map(|key| server("b")[key].clone()), ["n1", "san"]);
+    servers.lose(&["a"]);
+    let status = || Value::from(servers.on("b", "status").said().out);
+    let waits = |status: &Value| status.as_str().unwrap().contains("exit status 1");
+    until("the fence command has failed", status, waits);
+    assert_eq!(server("b")["node"], "n1", "no proof");
+    fs::write(place.path().join("fence.works"), "").unwrap();
+    let has_moved = |disk: &Value| disk["node"] == "n2" && disk["state"] == "current";
+    until("n2 serves the disk", || server("b"), has_moved);
+    servers.sql("w", "insert into t values (3)").ok();
+    let whole = servers.on("b", "status").said().ok();
+    assert!(!whole.contains("one copy less"), "{whole}");
+    servers.start(&["a"]);
+    servers.until_whole();
+    servers.lose(&["b"]);
+    assert_eq!(servers.sum("a"), ["3", "6"]);
+    servers.sql("a", "insert into t values (4)").ok();
+    assert_eq!(["node", "state"].map(|key| server("a")[key].clone()), ["n1", "current"]);
+    servers.start(&["b"]);
+    servers.until_whole();
+    let scrubbed = servers.on("b", "disk").args(["scrub"]).said().ok();
+    assert!(scrubbed.contains("no difference"), "{scrubbed}");
+    // One that leaves says itself that its disk has nothing left to do: no command has to run.
+    fs::remove_file(place.path().join("fence.works")).unwrap();
+    servers.on("a", "down").said().ok();
+    until("n2 serves the disk of the node that has left", || server("b"), has_moved);
+    servers.sql("w", "insert into t values (5)").ok();
+    fs::write(place.path().join("fence.works"), "").unwrap();
+    servers.start(&["a"]);
+    servers.until_whole();
+    servers.lose(&HOSTS);
+    servers.start(&HOSTS);
+    servers.until_whole();
+    assert_eq!(servers.sum("w"), ["5", "15"]);
+}
+
+/// The disk that has everything is away, and one of the others has missed more than the other one.
+#[test]
+fn disks_of_different_times_are_not_made_one() {
+    let servers = Servers::up();
+    servers.sql("a", "create table t (id int primary key)").ok();
+    servers.sql("a", "insert into t values (1), (2)").ok();
+    let new = servers.dir("w").join("disks/new");
+    servers.on("w", "disk add").args([new.to_str().unwrap()]).said().ok();
+    let seen = servers.on("a", "disks").args(["--json"]).said().json();
+    let used = |disk: usize| seen["disks"][disk]["used_mib"].as_u64();
+    // The chunk of blocks has moved from the other one.
+    let (older, newer) = if used(0) > used(1) { ("a", "b") } else { ("b", "a") };
+    servers.lose(&[older]);
+    servers.sql("w", "insert into t values (3)").ok();
+    servers.lose(&[newer, "w"]);
+    thread::scope(|scope| {
+        let up = ["a", "b"].map(|host| scope.spawn(|| servers.on(host, "up").said()));
+        let status = || Value::from(servers.on("a", "status").said().out);
+        until("the group waits", status, |status| {
+            status.as_str().unwrap().contains("the disk group waits: ")
+        });
+        let refused = servers.on("a", "disk force --lose-newer --yes").said().refusal();
+        assert!(
+            refused.contains("lacks changes that") && refused.contains("start a node whose disk"),
+            "{refused}"
+        );
+        servers.start(&["w"]);
+        up.into_iter().for_each(|up| drop(up.join().unwrap().ok()));
+    });
+    servers.until_whole();
+    assert_eq!(servers.sum("a"), ["3", "6"]);
+}
+
 #[test]
 fn the_block_workload_runs_over_all_servers_and_finds_what_was_acknowledged() {
     let servers = Servers::init(&["--no-sql"]);

@@ -48,6 +48,9 @@ pub enum MapChange {
         /// The disk is older than the registry knows.
         is_older: bool,
     },
+    /// A node serves shared disks: in place of a server that has ended for certain, or to open them
+    /// itself.
+    Serve(Vec<DiskNumber>, NodeId),
     /// An operator takes a disk out of use, or lets it return.
     Offline(DiskNumber, bool),
     /// A new disk, without chunks.
@@ -164,7 +167,7 @@ pub enum MapRefusal {
     NotStopped,
     /// Two disks of different times would both be current.
     #[error(
-        "{older} lacks changes that {newer} has, and both have copies of the same chunks: they cannot both be used"
+        "{older} lacks changes that {newer} has, and both have copies of the same chunks: they cannot both be used; start a node whose disk has everything"
     )]
     DifferentTimes {
         /// The one that became stale earlier.
@@ -226,6 +229,12 @@ impl Map {
                 map.add_stream(name.clone(), Stream { first, piece });
                 map.guard(&disks)?;
             }
+            MapChange::Serve(disks, server) => {
+                for disk in disks {
+                    let entry = map.disk_mut(*disk)?;
+                    (entry.server, entry.changed) = (*server, NOW);
+                }
+            }
             MapChange::Offline(disk, is_offline) => {
                 map.disk_mut(*disk)?.is_offline = *is_offline;
                 if *is_offline {
@@ -266,6 +275,15 @@ impl Map {
             }
         }
         Ok(map)
+    }
+
+    /// Returns the change that each incarnation of a server must have made before it writes to a
+    /// disk that it opens. Only a shared disk needs it: it shows that this incarnation is the
+    /// server now, and not one by an older map.
+    #[must_use]
+    pub fn claim(&self, disk: DiskNumber, server: NodeId) -> Option<MapChange> {
+        let is_shared = self.disk(disk).is_some_and(|disk| !disk.sharers.is_empty());
+        is_shared.then(|| MapChange::Serve(vec![disk], server))
     }
 
     /// Places new chunks, which begin with zeros: in slots that were never used.

@@ -214,6 +214,8 @@ pub struct MirrorCore<D, W> {
     client_requests: u64,
     /// All nodes may be ending: the disks of those that leave have everything.
     is_quiet: bool,
+    /// The nodes that have ended for certain when a view is open without them.
+    proved: NodeSet,
     /// The end of the time in which a cold start waits for absent nodes.
     start_wait_end: u64,
     /// The group was usable here: this is no cold start any more.
@@ -258,11 +260,12 @@ enum Requester {
 }
 
 impl<D: Clone, W> MirrorCore<D, W> {
-    /// Makes the protocol of a node that is in no view and has no disk. In a cold start the disks
-    /// of absent nodes are not marked before `start_wait_end`, in milliseconds of the clock of
-    /// [`tick`](Self::tick).
+    /// Makes the protocol of a node that is in no view and has no disk. The nodes that are `proved`
+    /// have ended for certain when a view without them is open, and not only lost their leases. In
+    /// a cold start the disks of absent nodes are not marked before `start_wait_end`, in
+    /// milliseconds of the clock of [`tick`](Self::tick).
     #[must_use]
-    pub fn new(me: NodeId, start_wait_end: u64) -> Self {
+    pub fn new(me: NodeId, proved: NodeSet, start_wait_end: u64) -> Self {
         Self {
             me,
             now: 0,
@@ -290,6 +293,7 @@ impl<D: Clone, W> MirrorCore<D, W> {
             is_ended: false,
             client_requests: 0,
             is_quiet: false,
+            proved,
             start_wait_end,
             was_usable: false,
             stopped: None,
@@ -373,6 +377,9 @@ impl<D: Clone, W> MirrorCore<D, W> {
 
     /// Notes that a disk of this node is open, with its label compared. A stale one returns.
     pub fn opened(&mut self, disk: DiskNumber, id: u128) {
+        if self.is_ended {
+            return;
+        }
         self.closed.remove(&disk);
         self.served.insert(disk, Served { id, at: self.now, pause: RETURN_FIRST_MS });
         self.settle();
@@ -428,9 +435,12 @@ impl<D: Clone, W> MirrorCore<D, W> {
         self.is_quiet = true;
     }
 
-    /// Ends all operations: the node ends.
+    /// Ends all operations: the node ends. Its disks take no more requests, and execute what they
+    /// have taken.
     pub fn end_all(&mut self) {
         self.is_ended = true;
+        self.served.clear();
+        self.resyncs.clear();
         self.waiting.clear();
         self.requests.clear();
         self.end_own_holds(|_, _| true);
@@ -441,6 +451,13 @@ impl<D: Clone, W> MirrorCore<D, W> {
         for waiter in operations.chain(changes).chain(proposed) {
             self.actions.push(MirrorAction::Finish(waiter, Err(DiskRefusal::Ended)));
         }
+    }
+
+    /// Returns true if the node ends and its disks have executed all that they have taken. Before
+    /// that, another node must not serve a shared disk of this one.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.is_ended && self.taken.is_empty()
     }
 
     /// Asks for a change of the map. The client is told when it is made.
@@ -538,6 +555,14 @@ impl<D: Clone, W> MirrorCore<D, W> {
         self.map.as_ref().is_some_and(|map| absent(map, self.members).next().is_none())
     }
 
+    /// Returns the member that takes the place of the absent server of a shared disk. Without a
+    /// proof of its end the disk is one as any other: late writes must not meet new ones.
+    fn next_server(&self, map: &Map, disk: DiskNumber) -> Option<NodeId> {
+        let disk = map.disk(disk).filter(|disk| !self.members.contains(disk.server))?;
+        let mut next = disk.sharers.iter().filter(|node| self.members.contains(*node));
+        next.next().filter(|_| self.proved.contains(disk.server))
+    }
+
     /// Returns true in a cold start while nodes may still come.
     fn waits(&self) -> bool {
         !self.was_usable && !self.is_quiet && self.now < self.start_wait_end
@@ -610,19 +635,30 @@ impl<D: Clone, W> MirrorCore<D, W> {
                 Err(why) => self.finish(waiter, Err(DiskRefusal::Map(why))),
             };
         }
-        let absent: Vec<_> = absent(&map, self.members).collect();
-        if !absent.is_empty() {
+        let is_due = !self.is_quiet || self.operations.values().any(Operation::is_write);
+        let shared = map.disks().filter_map(|(disk, _)| Some((disk, self.next_server(&map, disk)?)));
+        let shared: Vec<_> = shared.collect();
+        // Each member may ask for it: the next server may be a quiet one.
+        if let Some((_, server)) = shared.first().copied().filter(|_| is_due) {
+            let disks = shared.iter().filter(|(_, next)| *next == server).map(|(disk, _)| *disk).collect();
+            let change = MapChange::Serve(disks, server);
+            let next = map.with(&change).expect("disks of the map");
+            return self.ask(change, map, next, None);
+        }
+        let (to_mark, others): (Vec<_>, Vec<_>) =
+            absent(&map, self.members).partition(|disk| self.next_server(&map, *disk).is_none());
+        if !to_mark.is_empty() {
             // A lower member that has come in this view would wait for absent nodes.
-            let marks = match self.is_quiet {
-                true => self.operations.values().any(Operation::is_write),
-                false => self.was_usable || self.members.lowest() == Some(self.me),
-            };
-            let change = MapChange::Stale(absent);
+            let marks = is_due && (self.was_usable || self.members.lowest() == Some(self.me));
+            let change = MapChange::Stale(to_mark);
             match marks.then(|| map.with(&change)) {
                 Some(Ok(next)) if !self.waits() => self.ask(change, map, next, None),
                 Some(Err(why)) => self.stopped = Some(why),
                 Some(Ok(_)) | None => {}
             }
+            return;
+        }
+        if !others.is_empty() {
             return;
         }
         self.was_usable = true;

@@ -128,6 +128,23 @@ impl World {
         self.submit(at, OperationKind::Write(client, data), op);
     }
 
+    /// Has a node give up its places. Returns false if it has work.
+    pub(super) fn hand_back(&mut self, by: u64) -> bool {
+        let has_recovery =
+            |client: &Client| client.recovery.as_ref().is_some_and(|recovery| recovery.by == by);
+        let has_work = |client: &Client| client.holder == Some(by) && client.work != Work::None;
+        let is_busy = self.operations.values().any(|operation| operation.by == by)
+            || self.clients.iter().any(|client| has_recovery(client) || has_work(client))
+            || self.scrub.as_ref().is_some_and(|scrub| scrub.by == by);
+        if is_busy {
+            return false;
+        }
+        for client in self.clients.iter_mut().filter(|client| client.holder == Some(by)) {
+            client.holder = None;
+        }
+        true
+    }
+
     /// Ends the holders that are not in the new view.
     pub(super) fn leave_clients(&mut self) {
         for number in 0..self.clients.len() {
@@ -253,7 +270,12 @@ impl World {
             return;
         }
         let at = *self.random.pick(&usable);
-        let streams = self.registry.newest.streams().count();
+        let cores = || self.nodes.iter().flatten().map(|node| &node.core);
+        let wanted = cores().flat_map(|core| core.wanted.iter().map(|(change, _)| change));
+        let wanted = wanted.chain(cores().flat_map(|core| core.proposed.iter().map(|(change, _)| change)));
+        // A disk that leaves must find room when all of them are made.
+        let wanted = wanted.filter(|change| matches!(change, MapChange::Stream { .. })).count();
+        let streams = self.registry.newest.streams().count() + wanted;
         let map = self.registry.newest.clone();
         let copies = map.copies_of_chunk();
         let disks: Vec<_> = map.disks().collect();
@@ -265,7 +287,8 @@ impl World {
             0..3 if streams < self.faults.streams => {
                 MapChange::Stream { name: format!("{at}.{streams}"), node: NodeId(at as u8), chunks: 1 }
             }
-            0 | 1 => MapChange::Opened { disk, opening: self.now, is_older: false },
+            // A change that no request minds.
+            0 | 1 => MapChange::Balance(false),
             2 => MapChange::Offline(disk, self.random.percent(50)),
             3 => MapChange::Replace(disk, new_disk(disk.0, id, copies)),
             4 => MapChange::Balance(true),
@@ -291,7 +314,7 @@ impl World {
             return self.settle(at);
         }
         let is_no_move =
-            matches!(change, MapChange::Stream { .. } | MapChange::Opened { .. } | MapChange::GrowGroup(_));
+            matches!(change, MapChange::Stream { .. } | MapChange::Balance(false) | MapChange::GrowGroup(_));
         if !self.faults.moves && !is_no_move
             || is_second_leave
             || matches!(change, MapChange::Replace(..)) && entry.state != DiskState::Stale
@@ -568,7 +591,11 @@ impl World {
         for (number, client) in self.clients.iter().enumerate() {
             let is_settled = client.begun == client.acknowledged && !client.is_in_doubt;
             for copy in map.current_copies(client.chunk) {
-                let cell = self.disks[copy.disk.index()].as_ref().unwrap().cell(copy.slot, client.offset);
+                // One that has come into the group, and is not open yet, is another one.
+                let id = map.disk(copy.disk).map(|disk| disk.id);
+                let disk = self.disks[copy.disk.index()].as_ref().filter(|disk| Some(disk.id) == id);
+                let cell =
+                    disk.map_or(Cell::Whole(Value::default()), |disk| disk.cell(copy.slot, client.offset));
                 let is_right = match cell {
                     Cell::Whole(value) if client.is_in_doubt => {
                         client.acknowledged <= value && value <= client.begun

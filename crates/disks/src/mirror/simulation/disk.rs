@@ -31,6 +31,9 @@ pub(super) enum Data {
 
 #[derive(Debug)]
 pub(super) struct Job {
+    /// The node that executes it, and its incarnation.
+    pub(super) at: usize,
+    pub(super) by: u64,
     pub(super) ticket: u64,
     pub(super) slot: u32,
     pub(super) op: DiskOp<Data>,
@@ -53,6 +56,8 @@ pub(super) enum Outcome {
 pub(super) struct Disk {
     /// The identifier on its label.
     pub(super) id: u128,
+    /// The last two openings on its label.
+    pub(super) label: [u64; 2],
     cells: BTreeMap<(u32, u32), Cell>,
     bits: BTreeSet<(u32, u32)>,
     pub(super) queue: VecDeque<Job>,

@@ -8,7 +8,9 @@
 //! | D4 each chunk has a current copy | `Registry::commit` |
 //! | D6 when nothing is under way, the copies on current disks are equal | `finish` |
 //! | D7 a write of an evicted node does not end beside a new holder | `finished` |
-//! | D8 without faults, all disks become current and nothing waits | `finish` |
+//! | D8 without faults, all disks become current and nothing waits; not for quiet nodes either | `finish` |
+//!
+//! And one process at a time writes to a disk: `check_alone`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -21,7 +23,8 @@ use plexus_sim::Random;
 use self::{
     clients::{Client, Operation},
     disk::{Cell, Data, Disk, Job, Outcome},
-    registry::Registry,
+    ending::Opening,
+    registry::{Asker, Registry},
 };
 use super::{
     super::map::{AddedDisk, DiskEntry, DiskNumber, DiskState, Map},
@@ -30,6 +33,7 @@ use super::{
 
 mod clients;
 mod disk;
+mod ending;
 mod random;
 mod registry;
 mod single;
@@ -75,6 +79,11 @@ struct Faults {
     scrubs: u64,
     /// The milliseconds for which a cold start waits for absent nodes.
     start_wait: u64,
+    /// An evicted node is ended before the next view opens.
+    is_proved: bool,
+    /// In ten thousand steps: nodes that leave, and nodes that become quiet.
+    leaves: u64,
+    quiets: u64,
 }
 
 struct Node {
@@ -89,9 +98,16 @@ struct Node {
     /// usable.
     waits_until: u64,
     was_usable: bool,
-    /// Its disk is open.
-    is_open: bool,
-    was_closed: bool,
+    /// The disks that it has open, and their identifiers.
+    open: BTreeMap<usize, u128>,
+    was_closed: BTreeSet<usize>,
+    opening: Option<Opening>,
+    /// The disks that this incarnation may open, and their identifiers.
+    claimed: BTreeMap<usize, u128>,
+    /// It has handed back, and begins nothing.
+    is_quiet: bool,
+    /// It ends when its disks have executed what they took.
+    is_leaving: bool,
     /// Committed maps that it does not know yet.
     maps: VecDeque<Arc<Map>>,
 }
@@ -115,6 +131,8 @@ struct World {
     epoch: Epoch,
     members: BTreeMap<usize, u64>,
     registry: Registry,
+    /// By node: the last map that it has used.
+    known: Vec<Option<Arc<Map>>>,
     last_incarnation: u64,
     clients: Vec<Client>,
     operations: BTreeMap<Token, Operation>,
@@ -142,6 +160,9 @@ struct Counts {
     removed: usize,
     replaced: usize,
     grown: usize,
+    taken_over: usize,
+    left: usize,
+    quiet: usize,
     scrubbed: usize,
 }
 
@@ -150,10 +171,12 @@ fn new_disk(server: u8, id: u128, copies: usize) -> AddedDisk {
     AddedDisk { id, server: NodeId(server), failure_group: server, slots }
 }
 
-/// Returns the map of a new group, with one disk in each node.
-fn first_map(disks: u8, copies: usize) -> Map {
+/// Returns the map of a new group, with one disk in each node. These nodes share disk 0.
+fn first_map(disks: u8, copies: usize, sharers: NodeSet) -> Map {
     let entry = |server: u8| DiskEntry::new(&new_disk(server, u128::from(server) + 1, copies));
-    Map::new(CHUNK_MIB, BLOCK_CHUNKS, copies, (0..disks).map(entry).collect()).expect("room")
+    let mut entries: Vec<_> = (0..disks).map(entry).collect();
+    entries[0].sharers = sharers;
+    Map::new(CHUNK_MIB, BLOCK_CHUNKS, copies, entries).expect("room")
 }
 
 impl World {
@@ -163,8 +186,11 @@ impl World {
             *random.pick(&[(2, true), (2, true), (3, false), (3, false), (3, true), (2, false), (4, false)]);
         // From random numbers of its own: seeds of two copies have the events that they had.
         let copies = if disks > 2 && Random::new(!seed).percent(30) { 3 } else { 2 };
-        let map = first_map(disks, copies);
         let nodes = usize::from(disks) + usize::from(witness);
+        // All nodes reach disk 0.
+        let is_shared = Random::new(seed ^ 0x5a2e).percent(40);
+        let sharers = if is_shared { NodeSet::first(nodes as u8) } else { NodeSet::EMPTY };
+        let map = first_map(disks, copies, sharers);
         let mut rate = |most| if random.percent(40) { 0 } else { random.below(most) };
         let faults = Faults {
             deaths: rate(60),
@@ -181,6 +207,9 @@ impl World {
             moves: random.percent(50),
             scrubs: *random.pick(&[0, 2, 10]),
             start_wait: if Random::new(seed ^ 0xc01d).percent(30) { 3_000 } else { 0 },
+            is_proved: is_shared && Random::new(seed ^ 0x9e01).percent(70),
+            leaves: Random::new(seed ^ 0x1ea7).below(40),
+            quiets: Random::new(seed ^ 0x9a1e).below(20).saturating_sub(10),
         };
         let mut world = Self {
             random,
@@ -193,6 +222,7 @@ impl World {
             epoch: Epoch(0),
             members: BTreeMap::new(),
             registry: Registry::new(&map),
+            known: vec![None; nodes],
             last_incarnation: 0,
             clients: Vec::new(),
             operations: BTreeMap::new(),
@@ -228,7 +258,8 @@ impl World {
     fn usable(&self) -> Vec<usize> {
         let is_usable = |at: &usize| {
             let node = self.nodes[*at].as_ref();
-            self.is_member(*at) && node.is_some_and(|node| node.epoch == self.epoch && node.core.is_usable())
+            let is_usable = |node: &Node| node.epoch == self.epoch && node.core.is_usable() && !node.is_quiet;
+            self.is_member(*at) && node.is_some_and(is_usable)
         };
         (0..self.nodes.len()).filter(is_usable).collect()
     }
@@ -244,7 +275,11 @@ impl World {
     fn start(&mut self, at: usize) {
         self.last_incarnation += 1;
         let waits_until = self.now + self.faults.start_wait;
-        let mut core = MirrorCore::new(NodeId(at as u8), waits_until);
+        let proved = match self.faults.is_proved {
+            true => NodeSet::first(self.nodes.len() as u8),
+            false => NodeSet::EMPTY,
+        };
+        let mut core = MirrorCore::new(NodeId(at as u8), proved, waits_until);
         core.tick(self.now);
         let incarnation = self.last_incarnation;
         self.log(|| format!("n{at} starts as i{incarnation}"));
@@ -256,40 +291,25 @@ impl World {
             is_evicted: false,
             waits_until,
             was_usable: false,
-            is_open: false,
-            was_closed: false,
+            open: BTreeMap::new(),
+            was_closed: BTreeSet::new(),
+            opening: None,
+            claimed: BTreeMap::new(),
+            is_quiet: false,
+            is_leaving: false,
             maps: VecDeque::new(),
         });
-    }
-
-    /// Opens the disk of a node, when the I/O of its last opening has ended.
-    fn open(&mut self, at: usize) -> bool {
-        let is_ready = self.disks[at].as_ref().is_some_and(|disk| disk.queue.is_empty());
-        let Some(node) = self.nodes[at].as_mut().filter(|node| is_ready && !node.is_open) else {
-            return false;
-        };
-        let Some(id) = node.core.map().and_then(|map| map.disk(DiskNumber(at as u8))).map(|disk| disk.id)
-        else {
-            return false;
-        };
-        node.is_open = true;
-        self.log(|| format!("n{at} opens its disk"));
-        if self.disks[at].as_ref().is_some_and(|disk| disk.id != id) {
-            self.disks[at] = Some(Disk::new(id));
-        }
-        self.core(at).opened(DiskNumber(at as u8), id);
-        self.settle(at);
-        true
-    }
-
-    fn close(&mut self, at: usize) {
-        if self.nodes[at].as_ref().is_some_and(|node| node.is_open) {
-            self.log(|| format!("n{at} closes its disk"));
-            let node = self.nodes[at].as_mut().unwrap();
-            (node.is_open, node.was_closed) = (false, true);
-            self.core(at).closed(DiskNumber(at as u8), "closed".to_owned());
+        if let Some(old) = self.old_map(at) {
+            self.core(at).applied(old.clone());
+            self.core(at).committed(old);
             self.settle(at);
         }
+    }
+
+    /// Returns the disks for which a node has requests to execute.
+    fn busy_disks(&self, incarnation: u64) -> Vec<usize> {
+        let is_its = |disk: &Disk| disk.queue.front().is_some_and(|job| job.by == incarnation);
+        (0..self.disks.len()).filter(|disk| self.disks[*disk].as_ref().is_some_and(is_its)).collect()
     }
 
     /// Ends a node. The first of its requests may have been executed, and the next one partly.
@@ -305,6 +325,13 @@ impl World {
                 link.queue.truncate(kept as usize);
             }
         }
+        for disk in self.busy_disks(node.incarnation) {
+            self.execute_at_end(disk);
+        }
+        self.is_changed = true;
+    }
+
+    fn execute_at_end(&mut self, at: usize) {
         let Some(disk) = &mut self.disks[at] else { return };
         disk.hangs_until = 0;
         let mut executed = self.random.below(disk.queue.len() as u64 + 1);
@@ -322,7 +349,6 @@ impl World {
             }
             executed = executed.saturating_sub(1);
         }
-        self.is_changed = true;
     }
 
     fn count(&mut self, node: &Node) {
@@ -364,9 +390,14 @@ impl World {
         if !self.is_member(at) || self.nodes[at].as_ref().unwrap().epoch == self.epoch {
             return false;
         }
-        while self.execute(at, true) {}
-        if self.disks[at].as_ref().is_some_and(|disk| !disk.queue.is_empty()) {
-            self.close(at);
+        if !self.prove_ends() && self.faults.is_proved {
+            return false;
+        }
+        for disk in self.busy_disks(self.nodes[at].as_ref().unwrap().incarnation) {
+            while self.execute(disk, true) {}
+            if self.disks[disk].as_ref().is_some_and(|disk| !disk.queue.is_empty()) {
+                self.close_disk(at, disk);
+            }
         }
         let epoch = self.epoch;
         self.log(|| format!("n{at} enters view {epoch:?}"));
@@ -385,8 +416,8 @@ impl World {
     }
 
     /// Executes the next request of a disk.
-    fn execute(&mut self, at: usize, is_sound: bool) -> bool {
-        let Some(disk) = self.disks[at].as_mut().filter(|disk| disk.hangs_until <= self.now) else {
+    fn execute(&mut self, number: usize, is_sound: bool) -> bool {
+        let Some(disk) = self.disks[number].as_mut().filter(|disk| disk.hangs_until <= self.now) else {
             return false;
         };
         let Some(job) = disk.queue.pop_front() else { return false };
@@ -401,10 +432,13 @@ impl World {
             false => Outcome::Done,
         };
         let answer = disk.execute(&job, outcome);
-        self.log(|| format!("disk {at} executes {job:?}: {answer:?}"));
+        self.log(|| format!("disk {number} executes {job:?}: {answer:?}"));
         self.is_changed |= matches!(job.op, DiskOp::Write { .. });
-        self.core(at).executed(job.ticket, answer);
-        self.settle(at);
+        // One that has left may have taken it by mistake.
+        if let Some(at) = self.at(job.by) {
+            self.core(at).executed(job.ticket, answer);
+            self.settle(at);
+        }
         true
     }
 
@@ -426,10 +460,13 @@ impl World {
             let node = self.nodes[at].as_mut().unwrap();
             let own = node.incarnation;
             // It was removed or replaced: the next one is another disk.
-            let number = DiskNumber(at as u8);
-            let is_in_group = node.core.map().is_none_or(|map| map.disk(number).is_some());
-            node.was_closed &= is_in_group;
-            node.is_open &= node.core.served.contains_key(&number);
+            let is_its = |disk: &usize| {
+                let entry = node.core.map().and_then(|map| map.disk(DiskNumber(*disk as u8)));
+                entry.is_some_and(|disk| disk.server.index() == at)
+            };
+            node.was_closed.retain(is_its);
+            node.open.retain(|disk, _| node.core.served.contains_key(&DiskNumber(*disk as u8)));
+            self.known[at] = node.core.map().cloned();
             node.was_usable |= node.core.map().is_some() && node.core.is_usable();
             let actions = node.core.take_actions();
             if actions.is_empty() {
@@ -449,9 +486,8 @@ impl World {
                         link.queue.push_back(([own, *peer], epoch, message));
                     }
                     MirrorAction::Execute { ticket, disk, slot, op, notes } => {
-                        assert_eq!(disk.index(), at, "a node executes on its own disk");
-                        let job = Job { ticket, slot, op, notes };
-                        self.disks[at].as_mut().expect("a disk").queue.push_back(job);
+                        let job = Job { at, by: own, ticket, slot, op, notes };
+                        self.disks[disk.index()].as_mut().expect("a disk").queue.push_back(job);
                     }
                     MirrorAction::Finish(token, result) => self.finished(at, token, result),
                     MirrorAction::Propose(proposal) => {
@@ -462,9 +498,10 @@ impl World {
                         let is_mark = matches!(proposal.change, MapChange::Stale(_));
                         let waits = !node.core.is_usable() && !node.was_usable && self.now < node.waits_until;
                         assert!(!is_mark || !waits, "n{at} marks absent disks before it has waited for them");
+                        let by = Asker { incarnation: own, opens: false };
                         match node.epoch == self.epoch && self.is_member(at) {
-                            true => self.registry.queue.push_back((own, proposal)),
-                            false => self.registry.results.push((own, false)),
+                            true => self.registry.queue.push_back((by, proposal)),
+                            false => self.registry.results.push((by, false)),
                         }
                     }
                 }
@@ -511,12 +548,12 @@ impl World {
         self.now += self.random.below(20);
         let at = self.any();
         match self.random.below(100) {
-            0..62 => drop(self.step_io()),
-            62..78 => self.step_client(),
-            78..88 => drop(self.step_registry()),
-            88..90 => self.tick(at),
-            90..94 => drop(self.enter(at)),
-            94 => drop(self.open(at)),
+            0..60 => drop(self.step_io()),
+            60..75 => self.step_client(),
+            75..87 => drop(self.step_registry()),
+            87 => self.tick(at),
+            88..91 => drop(self.enter(at)),
+            91..95 => drop(self.open(at)),
             95 if self.random.percent(80) => self.step_view(None),
             96 | 97 if self.nodes[at].is_none() && self.random.percent(60) => self.start(at),
             98 if self.random.percent(10) => {
@@ -533,7 +570,7 @@ impl World {
     /// Has something go wrong, now and then.
     fn fail(&mut self) {
         let at = self.any();
-        let Faults { deaths, evictions, power, closings, hangs, delays, .. } = self.faults;
+        let Faults { deaths, evictions, power, closings, hangs, delays, leaves, quiets, .. } = self.faults;
         let mut happens = |rate| self.random.below(10_000) < rate;
         if happens(deaths) {
             self.kill(at);
@@ -549,6 +586,11 @@ impl World {
         } else if happens(hangs) {
             let until = self.now + self.random.below(30_000);
             self.disks[at].as_mut().into_iter().for_each(|disk| disk.hangs_until = until);
+        } else if happens(leaves) {
+            self.leave(at);
+        } else if happens(quiets) {
+            let is_quiet = self.quiesce(at);
+            self.counts.quiet += usize::from(is_quiet);
         } else if happens(delays) {
             let most = *self.random.pick(&[500, 3_000, 15_000]);
             let (to, until) = (self.any(), self.now + self.random.below(most));
@@ -560,6 +602,7 @@ impl World {
     fn calm(&mut self) {
         let faults = &mut self.faults;
         (faults.deaths, faults.evictions, faults.power, faults.closings) = (0, 0, 0, 0);
+        (faults.leaves, faults.quiets) = (0, 0);
     }
 
     /// Ends all faults, and waits until nothing is left to do.
@@ -570,11 +613,16 @@ impl World {
         for at in &all {
             self.disks[*at].as_mut().into_iter().for_each(|disk| disk.hangs_until = 0);
             self.nodes[*at].as_ref().is_some_and(|node| node.is_evicted).then(|| self.kill(*at));
+        }
+        self.links.values_mut().for_each(|link| link.waits_until = 0);
+        self.step_view(None);
+        self.check_quiet();
+        for at in &all {
+            self.nodes[*at].as_ref().is_some_and(|node| node.is_quiet).then(|| self.kill(*at));
             if self.nodes[*at].is_none() {
                 self.start(*at);
             }
         }
-        self.links.values_mut().for_each(|link| link.waits_until = 0);
         self.step_view(None);
         for round in 0..400 {
             for event in 0.. {
@@ -604,16 +652,16 @@ impl World {
 
     /// Opens a disk; one that was closed stays so for some rounds.
     fn open_at_end(&mut self, at: usize, round: usize) -> bool {
-        let is_closed = self.nodes[at].as_ref().is_some_and(|node| node.was_closed);
+        let is_closed = self.nodes[at].as_ref().is_some_and(|node| !node.was_closed.is_empty());
         (round > CLOSED_ROUNDS || !is_closed) && self.open(at)
     }
 
     /// Checks that the closed disks were marked if the others have everything.
     fn check_closed(&self) {
         let map = &self.registry.newest;
-        for (at, node) in self.nodes.iter().enumerate() {
-            let disk = DiskNumber(at as u8);
-            if node.as_ref().is_some_and(|node| node.was_closed && !node.is_open) {
+        for node in self.nodes.iter().flatten() {
+            for disk in node.was_closed.iter().filter(|disk| !node.open.contains_key(disk)) {
+                let disk = DiskNumber(*disk as u8);
                 let is_marked = map.state(disk) == DiskState::Stale;
                 let is_last = map.with(&MapChange::Stale(vec![disk])).is_err();
                 assert!(is_marked || is_last, "D8: {disk} is closed and not marked: {}", self.reason());
@@ -643,14 +691,16 @@ impl World {
             let has_holds = !core.holds.is_empty() || !core.early_holds.is_empty();
             let has_work = !core.operations.is_empty() || !core.waiting.is_empty() || !core.taken.is_empty();
             let has_changes = core.proposed.is_some() || !core.wanted.is_empty() || !core.failed.is_empty();
-            node.is_open && !has_holds && !has_work && !has_changes && core.requests.is_empty()
+            !has_holds && !has_work && !has_changes && core.requests.is_empty()
         };
-        let nodes = self.nodes.iter().zip(&self.disks);
-        let number = |at: usize| DiskNumber(at as u8);
-        let mut nodes = nodes.enumerate().map(|(at, (node, disk))| {
-            (node.as_ref().expect("all run"), disk.is_some() && map.disk(number(at)).is_some())
+        let mut nodes = self.nodes.iter().enumerate().map(|(at, node)| {
+            (node.as_ref().expect("all run"), map.disks().any(|(_, disk)| disk.server.index() == at))
         });
-        nodes.all(|(node, has_disk)| is_idle(node) || !has_disk && node.core.operations.is_empty())
+        let is_open = |disk: DiskNumber, server: NodeId| {
+            self.nodes[server.index()].as_ref().is_some_and(|node| node.open.contains_key(&disk.index()))
+        };
+        map.disks().all(|(number, disk)| is_open(number, disk.server))
+            && nodes.all(|(node, has_disk)| is_idle(node) || !has_disk && node.core.operations.is_empty())
             && self.registry.is_idle()
             && self.clients.iter().all(Client::is_at_rest)
             && map.disks().all(|(_, disk)| disk.state == DiskState::Current && !disk.is_leaving)
@@ -665,7 +715,7 @@ impl World {
             let resyncs: Vec<_> = core.resyncs.keys().map(|disk| (disk, core.left_to_copy(*disk))).collect();
             text += &format!(
                 "\ni{} operations {:?} waiting {:?} holds {:?} failed {:?} proposed {:?} resyncs {resyncs:?} \
-                 requests {:?} open {} usable {}",
+                 requests {:?} open {:?} usable {} taken {:?} wanted {:?}",
                 node.incarnation,
                 core.operations.keys(),
                 core.waiting,
@@ -673,8 +723,10 @@ impl World {
                 core.failed,
                 core.proposed,
                 core.requests.keys(),
-                node.is_open,
+                node.open,
                 core.is_usable(),
+                core.taken.keys(),
+                core.wanted.len(),
             );
         }
         text

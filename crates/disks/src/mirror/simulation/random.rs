@@ -23,8 +23,8 @@ fn run(seed: u64, logs: bool) -> Counts {
     for node in std::mem::take(&mut world.nodes).into_iter().flatten() {
         world.count(&node);
     }
-    let Registry { moved, removed, replaced, grown, .. } = world.registry;
-    Counts { moved, removed, replaced, grown, ..world.counts }
+    let Registry { moved, removed, replaced, grown, taken_over, .. } = world.registry;
+    Counts { moved, removed, replaced, grown, taken_over, ..world.counts }
 }
 
 /// `MIRROR_SEEDS=200000` runs more, from `MIRROR_FIRST` on. The events of a seed that fails are
@@ -56,14 +56,18 @@ fn mirror_disks_keep_their_properties_when_nodes_and_disks_fail() {
         all.removed += counts.removed;
         all.replaced += counts.replaced;
         all.grown += counts.grown;
+        all.taken_over += counts.taken_over;
+        all.left += counts.left;
+        all.quiet += counts.quiet;
         all.scrubbed += counts.scrubbed;
     }
     println!("{all:?}");
     let [writes, reads, recovered, marks, copied, late] =
         [all.writes, all.reads, all.recovered, all.marks, all.copied, all.late];
-    let is_enough = writes > 30 * few && reads > 15 * few && recovered > few && marks > few;
+    let is_enough = writes > 25 * few && reads > 12 * few && recovered > few && marks > few;
     let has_moved = 5 * all.moved > few && 20 * all.removed > few && 10 * all.replaced > few;
-    let has_moved = has_moved && 40 * all.scrubbed > few && 2 * all.grown > few;
-    let is_enough = is_enough && has_moved && copied > 8 * few && late * 40 > few;
+    let has_moved = has_moved && 40 * all.scrubbed > few && 2 * all.grown > few && 10 * all.taken_over > few;
+    let has_ended = 10 * all.left > few && 40 * all.quiet > few;
+    let is_enough = is_enough && has_moved && has_ended && copied > 8 * few && late * 40 > few;
     assert!(is_enough, "too little happens: {all:?}");
 }

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     super::{
-        super::map::{Map, MapChange},
+        super::map::{DiskNumber, Map, MapChange},
         MapProposal,
     },
     World,
@@ -15,25 +15,33 @@ use super::{
 
 type Entries = BTreeMap<String, (u64, Vec<u8>)>;
 
+/// The asker for a change: a node, or its keeper, which opens disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Asker {
+    pub(super) incarnation: u64,
+    pub(super) opens: bool,
+}
+
 pub(super) struct Registry {
     entries: Entries,
     /// The highest version that was ever given.
     last: u64,
     pub(super) newest: Arc<Map>,
     pub(super) under_way: Option<UnderWay>,
-    /// Proposals, each with the incarnation of its node.
-    pub(super) queue: VecDeque<(u64, MapProposal)>,
+    /// Proposals, each with its asker.
+    pub(super) queue: VecDeque<(Asker, MapProposal)>,
     /// Results that proposers do not know yet.
-    pub(super) results: Vec<(u64, bool)>,
+    pub(super) results: Vec<(Asker, bool)>,
     /// Counts of changes.
     pub(super) moved: usize,
     pub(super) removed: usize,
     pub(super) replaced: usize,
     pub(super) grown: usize,
+    pub(super) taken_over: usize,
 }
 
 pub(super) struct UnderWay {
-    by: u64,
+    by: Asker,
     change: MapChange,
     map: Arc<Map>,
     entries: Entries,
@@ -45,8 +53,9 @@ impl Registry {
         let (entries, newest) = edited(&Entries::new(), map, None, 1);
         let newest = Arc::new(newest);
         let (queue, results) = (VecDeque::new(), Vec::new());
-        let [moved, removed, replaced, grown] = [0; 4];
-        Self { entries, last: 1, newest, under_way: None, queue, results, moved, removed, replaced, grown }
+        let [moved, removed, replaced, grown, taken_over] = [0; 5];
+        let (last, under_way) = (1, None);
+        Self { entries, last, newest, under_way, queue, results, moved, removed, replaced, grown, taken_over }
     }
 
     /// Makes a change at once.
@@ -63,12 +72,16 @@ impl Registry {
     }
 
     fn commit(&mut self, change: UnderWay) {
-        (self.entries, self.newest) = (change.entries, change.map);
+        let is_another =
+            |map: &Map, disk: DiskNumber, server| map.disk(disk).is_some_and(|disk| disk.server != server);
+        let before = std::mem::replace(&mut self.newest, change.map);
+        self.entries = change.entries;
         match change.change {
             MapChange::Moved(_) => self.moved += 1,
             MapChange::Remove(_) => self.removed += 1,
             MapChange::Replace(..) => self.replaced += 1,
             MapChange::GrowGroup(_) => self.grown += 1,
+            MapChange::Serve(disks, server) if is_another(&before, disks[0], server) => self.taken_over += 1,
             _ => {}
         }
         self.results.push((change.by, true));
@@ -166,14 +179,14 @@ impl World {
         }
         let is_made = base.version() == self.registry.newest.version();
         if !is_made {
-            self.log(|| format!("{change:?} of i{by} is refused: base {}", base.version()));
+            self.log(|| format!("{change:?} of {by:?} is refused: base {}", base.version()));
             self.registry.results.push((by, false));
             return true;
         }
         self.registry.last += 1;
         let version = self.registry.last;
         let (entries, map) = edited(&self.registry.entries, &next, Some(&base), version);
-        self.log(|| format!("map {version} begins: {change:?} of i{by}"));
+        self.log(|| format!("map {version} begins: {change:?} of {by:?}"));
         let map = Arc::new(map);
         self.registry.under_way = Some(UnderWay { by, change, map, entries, saved: BTreeSet::new() });
         true
@@ -199,10 +212,15 @@ impl World {
             return false;
         }
         let (by, is_made) = self.registry.results.remove(0);
-        let at = self.nodes.iter().position(|node| node.as_ref().is_some_and(|n| n.incarnation == by));
-        let Some(at) = at.filter(|at| self.members.get(at) == Some(&by)) else { return true };
-        self.nodes[at].as_mut().unwrap().core.proposed(is_made);
+        let Asker { incarnation, opens } = by;
+        let at = self.at(incarnation).filter(|at| self.members.get(at) == Some(&incarnation));
+        let Some(at) = at else { return true };
         self.log(|| format!("n{at} learns whether its change is made: {is_made}"));
+        if opens {
+            self.kept(at, is_made);
+            return true;
+        }
+        self.nodes[at].as_mut().unwrap().core.proposed(is_made);
         self.settle(at);
         true
     }

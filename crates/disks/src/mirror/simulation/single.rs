@@ -8,10 +8,10 @@ const OWN: DiskNumber = DiskNumber(1);
 
 /// Returns node 1 in a view of three, its disk syncing.
 fn returning() -> (MirrorCore<Data, Token>, Registry) {
-    let mut registry = Registry::new(&first_map(3, 2));
+    let mut registry = Registry::new(&first_map(3, 2, NodeSet::EMPTY));
     registry.make(&MapChange::Stale(vec![OWN]));
     let map = registry.make(&MapChange::Syncing(OWN));
-    let mut core = MirrorCore::new(NodeId(1), 0);
+    let mut core = MirrorCore::new(NodeId(1), NodeSet::EMPTY, 0);
     core.opened(OWN, 2);
     enter(&mut core, 1, &map);
     (core, registry)
@@ -69,8 +69,8 @@ fn mirror_units_that_were_read_under_an_older_map_are_read_again() {
 
 #[test]
 fn mirror_requests_are_not_executed_on_the_file_of_a_disk_that_was_replaced() {
-    let mut registry = Registry::new(&first_map(3, 2));
-    let mut core: MirrorCore<Data, Token> = MirrorCore::new(NodeId(1), 0);
+    let mut registry = Registry::new(&first_map(3, 2, NodeSet::EMPTY));
+    let mut core: MirrorCore<Data, Token> = MirrorCore::new(NodeId(1), NodeSet::EMPTY, 0);
     // Its number is that of the file which is open, its identifier is not.
     core.opened(OWN, 77);
     core.applied(registry.newest.clone());
@@ -98,18 +98,15 @@ fn mirror_chunks_whose_dirty_bits_could_not_be_read_are_asked_for_again() {
 
 #[test]
 fn mirror_a_cold_start_waits_for_absent_nodes_and_later_views_do_not() {
-    let map = Registry::new(&first_map(3, 2)).newest.clone();
+    let map = Registry::new(&first_map(3, 2, NodeSet::EMPTY)).newest.clone();
     let begin = |members: &[u8]| {
-        let mut core: MirrorCore<Data, Token> = MirrorCore::new(NodeId(1), 30_000);
+        let mut core: MirrorCore<Data, Token> = MirrorCore::new(NodeId(1), NodeSet::EMPTY, 30_000);
         core.applied(map.clone());
         view(&mut core, 1, members);
         core.committed(map.clone());
         core
     };
-    let marks = |core: &mut MirrorCore<Data, Token>| {
-        let is_mark = |action: &MirrorAction<_, _>| matches!(action, MirrorAction::Propose(proposal) if matches!(proposal.change, MapChange::Stale(_)));
-        core.take_actions().iter().any(is_mark)
-    };
+    let marks = |core: &mut MirrorCore<Data, Token>| matches!(proposal(core), Some(MapChange::Stale(_)));
     let mut core = begin(&[1, 2]);
     core.tick(29_999);
     view(&mut core, 2, &[1]);
@@ -126,4 +123,37 @@ fn mirror_a_cold_start_waits_for_absent_nodes_and_later_views_do_not() {
 
 fn view(core: &mut MirrorCore<Data, Token>, epoch: u32, members: &[u8]) {
     core.view(Epoch(epoch), members.iter().map(|member| NodeId(*member)).collect());
+}
+
+/// Returns the change of the map that a node wants.
+fn proposal(core: &mut MirrorCore<Data, Token>) -> Option<MapChange> {
+    core.take_actions().into_iter().find_map(|action| match action {
+        MirrorAction::Propose(proposal) => Some(proposal.change),
+        _ => None,
+    })
+}
+
+#[test]
+fn mirror_a_shared_disk_gets_another_server_when_the_end_of_the_first_is_proved() {
+    let (all, none, shared) = (NodeSet::first(3), NodeSet::EMPTY, vec![DiskNumber(0)]);
+    let mut registry = Registry::new(&first_map(3, 2, all));
+    let wanted = |me: u8, proved: NodeSet, map: &Arc<Map>| {
+        let mut core = MirrorCore::new(NodeId(me), proved, 0);
+        core.applied(map.clone());
+        view(&mut core, 1, &[0, 1, 2]);
+        core.committed(map.clone());
+        assert_eq!(proposal(&mut core), None, "its server is there");
+        view(&mut core, 2, &[1, 2]);
+        proposal(&mut core)
+    };
+    let map = registry.newest.clone();
+    let served = MapChange::Serve(shared.clone(), NodeId(1));
+    assert_eq!(wanted(1, all, &map), Some(served.clone()));
+    assert_eq!(wanted(2, all, &map), Some(served.clone()), "the next server may be quiet");
+    assert_eq!(wanted(1, none, &map), Some(MapChange::Stale(shared.clone())), "it may still write");
+    // One that lacks something can return with another server, too.
+    let map = registry.make(&MapChange::Stale(shared));
+    assert_eq!(wanted(1, all, &map), Some(served.clone()));
+    let map = registry.make(&served);
+    assert_eq!(wanted(1, all, &map), None);
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use plexus_admin::config::{Config, ServedDiskConfig};
-use plexus_base::NodeId;
+use plexus_base::{NodeId, NodeSet};
 use plexus_disks::{
     GroupId,
     mirror::{
@@ -51,6 +51,8 @@ pub(super) struct MapKeeper {
     proposals: mpsc::Receiver<MapProposal>,
     /// The open disks with their identifiers.
     served: BTreeMap<DiskNumber, u128>,
+    /// The shared disks that this incarnation may write to, as [`Map::claim`] says.
+    claimed: BTreeMap<DiskNumber, u128>,
     /// The disks that are away, each with the version at which it went, and when this was noticed.
     away: BTreeMap<(DiskNumber, u64), Instant>,
     /// The time of the next attempt to open a disk.
@@ -76,6 +78,7 @@ impl MapKeeper {
             registry: registry.clone(),
             proposals,
             served: BTreeMap::new(),
+            claimed: BTreeMap::new(),
             away: BTreeMap::new(),
             open_at: Instant::now(),
             refused,
@@ -159,9 +162,23 @@ impl MapKeeper {
         true
     }
 
-    /// Says if the sizes in the configuration are not those of the map, which counts. The group may
-    /// have grown.
+    /// Returns the nodes that reach a disk by the configuration.
+    fn sharers(&self, disk: &ServedDiskConfig) -> NodeSet {
+        disk.shared.iter().filter_map(|name| Some(self.config.node(name).ok()?.0)).collect()
+    }
+
+    /// Says if the configuration is not that of the map, which counts. The group may have grown.
     fn compare(&self, map: &Map) {
+        let is_shared_otherwise = |(_, entry): &(DiskNumber, &DiskEntry)| {
+            let mut disks = self.config.served_disks.iter();
+            disks.any(|disk| disk.id == entry.id && self.sharers(disk) != entry.sharers)
+        };
+        if let Some((number, _)) = map.disks().find(is_shared_otherwise) {
+            let why = format!(
+                "cluster.toml has other nodes share {number} than the group, for which that is fixed: put the old line `shared` back"
+            );
+            let _ = self.differs.set(why);
+        }
         let configured = (u64::from(self.config.chunk_mib) << 20, self.config.block_chunks());
         let found = (map.chunk_bytes(), u64::from(map.chunks()));
         let is_possible = configured.0 == found.0 && configured.1 <= found.1;
@@ -186,12 +203,13 @@ impl MapKeeper {
             self.config.served_disks.iter().map(|disk| self.config.failure_group(disk)).collect();
         let group = |name: &str| groups.iter().position(|group| *group == name).unwrap_or_default() as u8;
         let entry = |disk: &ServedDiskConfig| {
-            DiskEntry::new(&AddedDisk {
+            let new = DiskEntry::new(&AddedDisk {
                 id: disk.id,
                 server: self.config.node(&disk.node).map_or(self.me, |(node, _)| node),
                 failure_group: group(self.config.failure_group(disk)),
                 slots: u32::try_from(disk.slots(self.config.chunk_mib)).unwrap_or(u32::MAX),
-            })
+            });
+            DiskEntry { sharers: self.sharers(disk), ..new }
         };
         let disks = self.config.served_disks.iter().map(entry).collect();
         let (chunks, copies) = (self.config.block_chunks() as u32, self.config.redundancy.copies());
@@ -215,8 +233,12 @@ impl MapKeeper {
 
     /// Closes the disks that are not in the map any more.
     fn close(&mut self, map: &Map) {
+        let is_own = |number: DiskNumber, id: u128| {
+            map.disk(number).is_some_and(|disk| disk.id == id && disk.server == self.me)
+        };
+        self.claimed.retain(|number, id| is_own(*number, *id));
         self.served.retain(|number, id| {
-            let is_there = map.disk(*number).is_some_and(|disk| disk.id == *id && disk.server == self.me);
+            let is_there = is_own(*number, *id);
             if !is_there {
                 self.mirror.unserve(*number);
                 tracing::info!("{number} has left the group, or was replaced: its file is closed");
@@ -249,10 +271,10 @@ impl MapKeeper {
             if self.served.contains_key(&number) || self.open_at > Instant::now() {
                 continue;
             }
-            let Some(map) = self.mirror.map() else { return };
-            match self.open(number, &map, is_ended) {
+            let map = self.claim(number, is_ended);
+            match map.as_ref().map_or(Ok(false), |map| self.open(number, map, is_ended)) {
                 Ok(true) => {
-                    self.served.extend(map.disk(number).map(|disk| (number, disk.id)));
+                    self.served.extend(map.and_then(|map| Some((number, map.disk(number)?.id))));
                 }
                 // The map has changed meanwhile.
                 Ok(false) => self.open_at = Instant::now() + OPEN_AGAIN / 10,
@@ -265,6 +287,22 @@ impl MapKeeper {
             }
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
+    }
+
+    /// Returns the map by which this node may open a disk and write to it. Of a shared disk this
+    /// incarnation first becomes the server by a change of the map. `None` if it is not made.
+    fn claim(&mut self, number: DiskNumber, is_ended: &OnceLock<()>) -> Option<Arc<Map>> {
+        let own = |map: &Map| Some(map.disk(number).filter(|disk| disk.server == self.me)?.id);
+        let map = self.mirror.map()?;
+        let id = own(&map)?;
+        let claim = map.claim(number, self.me).filter(|_| self.claimed.get(&number) != Some(&id));
+        let Some(change) = claim else { return Some(map) };
+        let next = map.with(&change).ok()?;
+        if !self.commit(Some(&map), &next, is_ended) {
+            return None;
+        }
+        self.claimed.insert(number, id);
+        self.mirror.map().filter(|map| own(map) == Some(id))
     }
 
     /// Opens a disk, and compares its label with the map. Returns false if the map has changed
@@ -323,15 +361,14 @@ impl MapKeeper {
 
 /// Describes a change for the log.
 fn described(change: &MapChange) -> String {
+    let list = |disks: &[DiskNumber]| disks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match change {
-        MapChange::Stale(disks) => {
-            let disks: Vec<_> = disks.iter().map(ToString::to_string).collect();
-            format!("{} gets no more writes", disks.join(", "))
-        }
+        MapChange::Stale(disks) => format!("{} gets no more writes", list(disks)),
         MapChange::Syncing(disk) => format!("{disk} has returned, and what it has missed is copied"),
         MapChange::Current(disk) => format!("{disk} has everything again"),
         MapChange::Stream { name, chunks, .. } => format!("{name} gets {chunks} chunks"),
         MapChange::Opened { disk, .. } => format!("{disk} was opened"),
+        MapChange::Serve(disks, node) => format!("{} served by n{} from now on", list(disks), node.0 + 1),
         MapChange::Offline(disk, true) => format!("{disk} is offline"),
         MapChange::Offline(disk, false) => format!("{disk} may return"),
         MapChange::Add(added) => format!("a disk of n{} has come into the group", added.server.0 + 1),

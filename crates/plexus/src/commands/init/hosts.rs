@@ -27,11 +27,11 @@ pub(super) fn host(text: &str) -> Result<(String, IpAddr), String> {
     }
 }
 
-/// Parses the argument of `--disk`.
+/// Parses the argument of `--disk` and `--shared-disk`.
 pub(super) fn disk(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=').map(|(host, path)| (host.trim(), path)) {
         Some((host, path)) if !host.is_empty() && !path.is_empty() => Ok((host.into(), path.into())),
-        _ => Err("use HOST=PATH, as in a=/srv/disk0".into()),
+        _ => Err("use NAME=PATH, as in a=/srv/disk0".into()),
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn nodes(
             "--host: this machine, {here}, is none of them; run the command on one of them, or set PLEXUS_HOST to the name of this one"
         );
     }
-    if args.host.len() == 1 && (machines > 1 || !args.disk.is_empty()) {
+    if args.host.len() == 1 && (machines > 1 || !args.disk.is_empty() || !args.shared_disk.is_empty()) {
         bail!("--disk, --witness: the copies of a block are on two machines; name a second --host");
     }
     if let Some(copies) = args.copies.filter(|copies| args.host.len() < (*copies).into()) {
@@ -88,18 +88,25 @@ pub(super) fn mirrored(args: &Args, config: Config) -> anyhow::Result<Config> {
     if let Some((host, path)) = args.disk.iter().find(|disk| args.host.iter().all(|host| host.0 != disk.0)) {
         bail!("--disk {host}={}: {host} is not named by --host; disks are on these machines", path.display());
     }
-    let mut places = Vec::new();
+    let (mut places, mut nodes) = (Vec::new(), Vec::new());
     for (host, _) in &args.host {
         let node = config.nodes.iter().find(|node| node.host == *host);
         let node = &node.context("each machine has a node")?.name;
+        nodes.push(node.clone());
         let given: Vec<_> =
             args.disk.iter().filter(|disk| disk.0 == *host).map(|disk| disk.1.clone()).collect();
-        let paths = if given.is_empty() { vec![PathBuf::from(DISK)] } else { given };
+        let has_default = given.is_empty() && args.shared_disk.is_empty();
+        let paths = if has_default { vec![PathBuf::from(DISK)] } else { given };
         places.extend(paths.into_iter().map(|path| (node.clone(), path)));
     }
+    let own = places.len();
+    places.extend(args.shared_disk.iter().map(|(_, path)| (nodes[0].clone(), path.clone())));
     let redundancy = if args.copies == Some(3) { Redundancy::Mirror3 } else { Redundancy::Mirror2 };
     let config = Config { redundancy, chunk_mib: config.fitting_chunk_mib(), ..config };
     let mut served_disks = config.new_served_disks(&places).context("naming the disks")?;
+    for (disk, (group, _)) in served_disks[own..].iter_mut().zip(&args.shared_disk) {
+        (disk.shared, disk.failure_group) = (nodes.clone(), Some(group.clone()));
+    }
     let here = this_host();
     for disk in served_disks.iter_mut().filter(|disk| config.host_of(&disk.node) == Some(&here)) {
         // At most what the device has; the devices of other machines are not known here.
@@ -123,7 +130,11 @@ pub(super) fn disks_as_text(config: &Config) -> Vec<String> {
     )];
     for disk in &config.served_disks {
         let (host, path) = (config.failure_group(disk), written_path(config, disk).display());
-        lines.push(format!("  {host}: {path}, {} MiB, served by {}", disk.size_mib, disk.node));
+        let by = match disk.shared.is_empty() {
+            true => format!("served by {}", disk.node),
+            false => format!("shared by {}", disk.shared.join(", ")),
+        };
+        lines.push(format!("  {host}: {path}, {} MiB, {by}", disk.size_mib));
     }
     lines.extend(warning(config));
     lines
@@ -133,7 +144,7 @@ pub(super) fn disks_as_text(config: &Config) -> Vec<String> {
 pub(super) fn disks_as_json(config: &Config) -> Vec<serde_json::Value> {
     let disk = |disk: &ServedDiskConfig| {
         serde_json::json!({
-            "id": format!("{:032x}", disk.id), "host": config.failure_group(disk), "node": disk.node,
+            "id": format!("{:032x}", disk.id), "host": config.failure_group(disk), "node": disk.node, "shared": disk.shared,
             "path": written_path(config, disk), "size_mib": disk.size_mib,
         })
     };
