@@ -9,7 +9,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-/// Rows, messages and pages take many short pieces of memory: it is faster than the one of the system.
+/// Rows, messages and pages take many short pieces of memory: it is faster than the system's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,5 +1,5 @@
-//! The decoders of what clients send and pages hold, over any bytes, for fuzz targets and tests. They
-//! are not part of the crate's interface.
+//! The decoders of what clients send and pages hold, over any bytes, for fuzz targets and tests.
+//! They are not part of the crate's interface.
 
 use crate::{
     copy::{CopyColumn, CopyFormat, CopyOptions, CopyReader},
@@ -8,8 +8,8 @@ use crate::{
     wire,
 };
 
-/// Reads any bytes as a first message, as a message of each kind, and as a part of a log-in. Returns
-/// how many are accepted.
+/// Reads any bytes as a first message, as a message of each kind, and as a part of a log-in.
+/// Returns how many are accepted.
 #[doc(hidden)]
 pub fn message_any(bytes: &[u8]) -> usize {
     let first = usize::from(wire::read_start(bytes).is_ok());
