@@ -37,6 +37,8 @@ pub struct SqlConfig {
     /// The transactions after which all rows are cleaned of them, so that the space of their ends
     /// is free again; without it, these take a sixty-fourth of the disk group.
     pub clean_after: Option<u64>,
+    /// The milliseconds from which on a statement is noted in the log of its node.
+    pub slow_ms: Option<u64>,
 }
 
 impl Default for SqlConfig {
@@ -48,6 +50,7 @@ impl Default for SqlConfig {
             sessions: 1000,
             threads: None,
             clean_after: None,
+            slow_ms: None,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     task::{Poll, Waker},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use plexus_store::TransactionWatch;
@@ -59,6 +59,8 @@ pub(crate) struct Activity {
     user: String,
     database: String,
     address: String,
+    /// The time from which on a statement is noted in the log.
+    slow: Option<Duration>,
     shown: Mutex<Shown>,
     /// Its transaction.
     pub(crate) watch: Arc<TransactionWatch>,
@@ -91,7 +93,13 @@ impl Drop for Waiting<'_> {
 }
 
 impl Activity {
-    pub(crate) fn new(secret: i32, user: String, database: String, address: String) -> Self {
+    pub(crate) fn new(
+        secret: i32,
+        user: String,
+        database: String,
+        address: String,
+        slow: Option<Duration>,
+    ) -> Self {
         let shown = Shown {
             application: String::new(),
             state: "idle",
@@ -106,6 +114,7 @@ impl Activity {
             user,
             database,
             address,
+            slow,
             shown: Mutex::new(shown),
             watch: Arc::default(),
             cancels: AtomicBool::new(false),
@@ -119,9 +128,25 @@ impl Activity {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the role.
+    pub(crate) fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// Notes a statement that has ended in the log, if it was slow.
+    fn note_slow(&self, shown: &Shown) {
+        let taken = shown.since.elapsed();
+        if shown.state == "active" && self.slow.is_some_and(|slow| taken >= slow) {
+            let (user, database) = (&self.user, &self.database);
+            let statement = shown.statement.split_whitespace().collect::<Vec<_>>().join(" ");
+            tracing::warn!("slow statement: {} ms, {user} in {database}: {statement}", taken.as_millis());
+        }
+    }
+
     /// Notes that a statement begins.
     pub(crate) fn begin(&self, statement: &str) {
         let mut shown = self.shown();
+        self.note_slow(&shown);
         (shown.state, shown.since) = ("active", Instant::now());
         shown.statement.clear();
         let mut end = statement.len().min(SHOWN);
@@ -134,6 +159,7 @@ impl Activity {
     /// Notes that the session waits for its client, in such a state.
     pub(crate) fn rest(&self, state: &'static str) {
         let mut shown = self.shown();
+        self.note_slow(&shown);
         (shown.state, shown.since) = (state, Instant::now());
         if state == "idle" {
             shown.transaction = None;

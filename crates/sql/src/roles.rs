@@ -31,12 +31,17 @@ pub(crate) struct Role {
     pub(crate) creates_roles: bool,
     /// What is kept of its password.
     pub(crate) verifier: Option<String>,
+    /// The most sessions that it has on each node.
+    #[serde(default)]
+    pub(crate) most_sessions: Option<u32>,
 }
 
 impl Role {
     /// Returns the role with which a cluster begins, until a statement changes it.
     pub(crate) fn first(verifier: Option<String>) -> Self {
-        Self { can_login: true, is_superuser: true, creates_databases: true, creates_roles: true, verifier }
+        let most_sessions = None;
+        let (is_superuser, creates_databases, creates_roles) = (true, true, true);
+        Self { can_login: true, is_superuser, creates_databases, creates_roles, verifier, most_sessions }
     }
 }
 
@@ -99,6 +104,18 @@ fn verifier(password: &ast::Password) -> Result<Option<String>> {
     }))
 }
 
+/// Returns the sessions of a CONNECTION LIMIT; -1 is no limit.
+fn most_sessions(limit: &ast::Expr) -> Result<Option<u32>> {
+    match limit.to_string().parse::<i32>() {
+        Ok(-1) => Ok(None),
+        Ok(limit) => match u32::try_from(limit) {
+            Ok(limit) => Ok(Some(limit)),
+            Err(_) => Err(error!(INVALID_PARAMETER_VALUE, "invalid connection limit: {limit}")),
+        },
+        Err(_) => Err(error!(SYNTAX_ERROR, "syntax error at or near \"{limit}\"")),
+    }
+}
+
 /// Statements about roles and databases.
 pub(crate) struct Roles<'a, 'r> {
     pub(crate) run: &'a mut Run<'r>,
@@ -138,7 +155,6 @@ impl Roles<'_, '_> {
             && create.inherit != Some(false)
             && create.bypassrls != Some(true)
             && create.replication != Some(true)
-            && create.connection_limit.is_none()
             && create.valid_until.is_none()
             && [&create.in_role, &create.in_group, &create.role, &create.user, &create.admin]
                 .iter()
@@ -151,6 +167,7 @@ impl Roles<'_, '_> {
             creates_databases: create.create_db == Some(true),
             creates_roles: create.create_role == Some(true),
             verifier: create.password.as_ref().map_or(Ok(None), verifier)?,
+            most_sessions: create.connection_limit.as_ref().map_or(Ok(None), most_sessions)?,
         };
         if role.is_superuser && !own.is_superuser {
             return Err(no_privilege("create superusers"));
@@ -193,6 +210,7 @@ impl Roles<'_, '_> {
                 ast::RoleOption::CreateDB(is_on) => role.creates_databases = *is_on,
                 ast::RoleOption::CreateRole(is_on) => role.creates_roles = *is_on,
                 ast::RoleOption::Password(password) => role.verifier = verifier(password)?,
+                ast::RoleOption::ConnectionLimit(limit) => role.most_sessions = most_sessions(limit)?,
                 ast::RoleOption::Inherit(true)
                 | ast::RoleOption::BypassRLS(false)
                 | ast::RoleOption::Replication(false) => {}

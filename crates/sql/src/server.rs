@@ -64,8 +64,11 @@ pub struct ServerSettings {
     pub password: Option<String>,
     /// The most sessions at a time.
     pub sessions: usize,
-    /// The certificate for TLS, with its key; without it only clients of this machine connect.
-    pub tls: Option<Arc<ServerConfig>>,
+    /// Returns the certificate for TLS, with its key, for each client that wants it; without one
+    /// only clients of this machine connect.
+    pub tls: Box<dyn Fn() -> Option<Tls> + Send + Sync>,
+    /// The time from which on a statement is noted in the log.
+    pub slow: Option<Duration>,
     /// The node.
     pub me: NodeId,
     /// The lock manager of the node.
@@ -78,11 +81,14 @@ pub struct ServerSettings {
     pub temporary: PathBuf,
 }
 
+/// The settings of TLS.
+pub type Tls = Arc<ServerConfig>;
+
 /// Makes the settings of TLS from a certificate and its key, both in PEM.
 ///
 /// # Errors
 /// They are malformed, or do not belong together.
-pub fn tls_settings(certificate: &[u8], key: &[u8]) -> io::Result<Arc<ServerConfig>> {
+pub fn tls_settings(certificate: &[u8], key: &[u8]) -> io::Result<Tls> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(certificate)
         .collect::<std::result::Result<_, _>>()
         .map_err(io::Error::other)?;
@@ -103,7 +109,8 @@ pub struct Server {
 struct Shared {
     first: FirstRole,
     most_sessions: usize,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Box<dyn Fn() -> Option<Tls> + Send + Sync>,
+    slow: Option<Duration>,
     locks: LockManager,
     notifications: Arc<Notifications>,
     temporary: Arc<Path>,
@@ -162,7 +169,8 @@ impl Server {
             drop(thread.spawn(serving));
             Ok((thread, sockets))
         });
-        let ServerSettings { user, password, sessions, tls, me, locks, groups, peers, temporary } = settings;
+        let ServerSettings { user, password, sessions, tls, slow, me, locks, groups, peers, temporary } =
+            settings;
         let verifier = password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
         functions::start_time();
@@ -170,6 +178,7 @@ impl Server {
             first: FirstRole { role: user, verifier },
             most_sessions: sessions,
             tls,
+            slow,
             locks,
             notifications: Arc::new(Notifications::start(&groups, me).map_err(io::Error::other)?),
             temporary: temporary.into(),
@@ -290,16 +299,16 @@ async fn connected(shared: &Shared, store: Store<Cache>, socket: Socket, address
         if shared.is_ending.load(Relaxed) {
             return Err(SqlError::new(code::CANNOT_CONNECT_NOW, "the node is shutting down"));
         }
-        let place = authenticated(shared, &store, &mut connection, &start).await?;
+        let (place, most) = authenticated(shared, &store, &mut connection, &start).await?;
         let lock = shared_database(shared, &store, &start, &place).await?;
-        Ok(Some((start, place, lock)))
+        Ok(Some((start, place, most, lock)))
     };
-    let (start, place, _lock) = match executor::timeout(START_TIME, Box::pin(start)).await {
+    let (start, place, most, _lock) = match executor::timeout(START_TIME, Box::pin(start)).await {
         Some(Ok(Some(found))) => found,
         Some(Err(error)) => return refused(&mut connection, error).await,
         Some(Ok(None)) | None => return Ok(()),
     };
-    match zone::of_session(session(shared, store, &mut connection, &start, place, address)).await {
+    match zone::of_session(session(shared, store, &mut connection, &start, (place, most), address)).await {
         Err(error) => refused(&mut connection, error).await,
         ended => ended,
     }
@@ -319,10 +328,10 @@ async fn refused(connection: &mut Connection, error: SqlError) -> Result<()> {
 async fn first(shared: &Shared, connection: &mut Connection) -> Result<Option<Start>> {
     loop {
         match connection.start().await? {
-            Some(Start::Encryption { is_tls }) => match &shared.tls {
+            Some(Start::Encryption { is_tls }) => match (shared.tls)() {
                 Some(tls) if is_tls && connection.is_remote() && !connection.is_encrypted() => {
                     connection.send_byte(b'S').await?;
-                    connection.encrypt(tls.clone())?;
+                    connection.encrypt(tls)?;
                 }
                 _ => connection.send_byte(b'N').await?,
             },
@@ -373,13 +382,13 @@ async fn shared_database(
 }
 
 /// Finds the role and the database of a client, which proves its password unless it is a program
-/// of this machine's owner.
+/// of this machine's owner, and the most sessions of the role.
 async fn authenticated(
     shared: &Shared,
     store: &Store<Cache>,
     connection: &mut Connection,
     start: &[(String, String)],
-) -> Result<SessionPlace> {
+) -> Result<(SessionPlace, Option<u32>)> {
     let name = find(start, "user").unwrap_or_default();
     let database = database_of(start);
     let mut transaction = store.begin(plexus_store::Isolation::default());
@@ -404,7 +413,8 @@ async fn authenticated(
         return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
     }
     let database = number.ok_or_else(|| no_database(database))?;
-    Ok(SessionPlace { database, role: name.to_owned(), is_superuser: role.is_superuser })
+    let most = role.most_sessions.filter(|_| !role.is_superuser);
+    Ok((SessionPlace { database, role: name.to_owned(), is_superuser: role.is_superuser }, most))
 }
 
 /// Lets a client prove that it knows a password.
@@ -438,17 +448,22 @@ async fn session(
     store: Store<Cache>,
     connection: &mut Connection,
     start: &[(String, String)],
-    place: SessionPlace,
+    (place, most): (SessionPlace, Option<u32>),
     address: String,
 ) -> Result<()> {
     let user = place.role.clone();
     let database = database_of(start).to_owned();
     let secret = i32::from_le_bytes(random()?);
-    let activity = Arc::new(Activity::new(secret, user.clone(), database.clone(), address));
+    let activity = Arc::new(Activity::new(secret, user.clone(), database.clone(), address, shared.slow));
     let process = {
         let mut sessions = shared.sessions.own();
         if sessions.len() >= shared.most_sessions {
             return Err(SqlError::new(code::TOO_MANY_CONNECTIONS, "sorry, too many clients already"));
+        }
+        let of_role = || sessions.values().filter(|activity| activity.user() == user).count();
+        if most.is_some_and(|most| of_role() >= most as usize) {
+            let message = format!("too many connections for role \"{user}\"");
+            return Err(SqlError::new(code::TOO_MANY_CONNECTIONS, message));
         }
         let next = || shared.sessions.process(shared.next_process.fetch_add(1, Relaxed));
         let process = std::iter::repeat_with(next).find(|next| !sessions.contains_key(next));

@@ -1,17 +1,19 @@
 //! The SQL server in its node, if `cluster.toml` has a table `[sql]`.
 
 use std::{
-    io,
+    fs, io,
     net::{SocketAddr, TcpListener},
     os::{fd::AsFd, unix::net::UnixListener},
     path::PathBuf,
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::{Duration, SystemTime},
 };
 
 use plexus_admin::{
     control::{Forwarded, Request},
     keys,
+    layout::ClusterDir,
     sql::{SECTION, SqlAddress, SqlConfig},
 };
 use plexus_base::NodeId;
@@ -20,7 +22,7 @@ use plexus_fabric::shm::bind_for_owner;
 use plexus_interconnect::executor::{CancelHandle, Descriptor, TaskThread};
 use plexus_sql::{
     Peers, Socket,
-    server::{Server, ServerSettings, accept, tls_settings},
+    server::{Server, ServerSettings, Tls, accept, tls_settings},
 };
 use plexus_store::Store;
 use serde_json::Value;
@@ -43,7 +45,7 @@ impl RunningServer {
         store: Store<Cache>,
         thread: &TaskThread,
     ) -> Result<Self, String> {
-        let SqlConfig { user, sessions, threads, .. } = node.config().section(SECTION)?;
+        let SqlConfig { user, sessions, threads, slow_ms, .. } = node.config().section(SECTION)?;
         let path = address.socket();
         let failed = |error: io::Error| format!("{}: the socket for SQL: {error}", path.display());
         let listener = bind_for_owner(&path, |path| UnixListener::bind(path)).map_err(failed)?;
@@ -60,10 +62,8 @@ impl RunningServer {
         })?;
         let threads = threads.unwrap_or(node.config().workers.into()).max(1);
         let password = keys::password(&node.config().dir).map_err(|error| error.to_string())?;
-        let tls = keys::certificate(&node.config().dir).map_err(|error| error.to_string())?;
-        let tls = tls.map(|(certificate, key)| tls_settings(certificate.as_bytes(), key.as_bytes()));
-        let tls = tls.transpose().map_err(|error| format!("the certificate in keys/sql.crt: {error}"))?;
-        if tls.is_none() && !address.listen.is_loopback() {
+        let tls = Certificate::new(node.config().dir.clone())?;
+        if tls.current().is_none() && !address.listen.is_loopback() {
             return Err(format!(
                 "[sql]: listen = \"{}\" needs keys/sql.crt and keys/sql.key, a certificate in PEM and its key",
                 address.listen
@@ -72,7 +72,9 @@ impl RunningServer {
         let temporary = node.config().dir.root().to_owned();
         let (me, locks, groups) = (node.me(), node.locks().clone(), node.groups().clone());
         let peers = Box::new(NodePeers(Arc::downgrade(node)));
-        let settings = ServerSettings { user, password, sessions, tls, me, locks, groups, peers, temporary };
+        let (tls, slow) = (Box::new(move || tls.current()), slow_ms.map(Duration::from_millis));
+        let settings =
+            ServerSettings { user, password, sessions, tls, slow, me, locks, groups, peers, temporary };
         let server =
             Server::start(settings, threads, || node.workers()[0].descriptor_set()).map_err(failed)?;
         let serving = (Arc::new(server), store);
@@ -99,6 +101,48 @@ impl RunningServer {
     /// Returns the server.
     pub(super) fn server(&self) -> &Arc<Server> {
         &self.server
+    }
+}
+
+/// The certificate of the node and its key. They are read again when one of the files has changed.
+struct Certificate {
+    dir: ClusterDir,
+    known: Mutex<(FileTimes, Option<Tls>)>,
+}
+
+/// The times of the last changes of the files of a certificate.
+type FileTimes = [Option<SystemTime>; 2];
+
+impl Certificate {
+    fn new(dir: ClusterDir) -> Result<Self, String> {
+        let (times, tls) = (Self::times(&dir), Self::read(&dir)?);
+        Ok(Self { dir, known: Mutex::new((times, tls)) })
+    }
+
+    fn times(dir: &ClusterDir) -> FileTimes {
+        [dir.sql_certificate(), dir.sql_key()].map(|path| fs::metadata(path).ok()?.modified().ok())
+    }
+
+    fn read(dir: &ClusterDir) -> Result<Option<Tls>, String> {
+        let found = keys::certificate(dir).map_err(|error| error.to_string())?;
+        let tls = found.map(|(certificate, key)| tls_settings(certificate.as_bytes(), key.as_bytes()));
+        tls.transpose().map_err(|error| format!("the certificate in keys/sql.crt: {error}"))
+    }
+
+    /// Returns the certificate. The one before stays while the files are no certificate with its
+    /// key: one of them may still be the old one.
+    fn current(&self) -> Option<Tls> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = Self::times(&self.dir);
+        if known.0 != times {
+            known.0 = times;
+            match Self::read(&self.dir) {
+                Ok(Some(new)) => known.1 = Some(new),
+                Ok(None) => {}
+                Err(error) => tracing::error!("{error}; the one before stays"),
+            }
+        }
+        known.1.clone()
     }
 }
 

@@ -29,7 +29,8 @@ pub(super) fn roles(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             role.creates_databases,
             role.can_login,
             has_all,
-            has_all
+            has_all,
+            role.most_sessions.map_or(-1, |most| most as i32)
         ]
     };
     snapshot.roles.iter().map(row).collect()

@@ -6,8 +6,10 @@ use std::{
 };
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::*;
+use crate::common::until;
 
 /// Reads a message: its kind and its body.
 fn message(stream: &mut UnixStream) -> (u8, Vec<u8>) {
@@ -433,4 +435,50 @@ fn a_deferrable_key_holds_on_all_nodes() {
     signal(cluster.pids()[0], Signal::KILL);
     assert_eq!(ask(2, "insert into t values (9, 7); select b from t where b > 5"), "INSERT 0 1\n7");
     doomed.child.wait().unwrap();
+}
+
+#[test]
+fn roles_have_few_sessions_slow_statements_are_noted_and_certificates_are_replaced() {
+    let Some(psql) = postgresql("psql") else { return };
+    let new = || Cluster::with(1, &["--sql-port", "5433", "--size-mib", "16"], USER);
+    let (cluster, other) = (new(), new());
+    cluster.bear_busy_disks();
+    cluster.edit("[sql]\n", "[sql]\nslow_ms = 300\n");
+    cluster.run("up").said().ok();
+    let url = cluster.run("sql").args(["--url", "--tcp", "-n", "n1"]).said().ok().trim().to_owned();
+    let first = |text: &str| over_tcp(&psql, &url, ("", ""), text);
+    let ann = |text: &str| over_tcp(&psql, &url, ("ann", "pearl"), text);
+
+    first("create role ann login password 'pearl' connection limit 1").unwrap();
+    assert_eq!(ann("select rolconnlimit from pg_roles where rolname = 'ann'").unwrap(), "1");
+    thread::scope(|scope| {
+        let sleeping = scope.spawn(|| ann("select pg_sleep(600)"));
+        let count =
+            || Value::from(first("select count(*) from pg_stat_activity where usename = 'ann'").unwrap());
+        until("she has a session", count, |count| count == "1");
+        let error = ann("select 1").unwrap_err();
+        assert!(error.contains("too many connections for role \"ann\""), "{error}");
+        first("alter role ann connection limit -1").unwrap();
+        assert_eq!(ann("select 1").unwrap(), "1");
+        first("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'ann'").unwrap();
+        assert!(sleeping.join().unwrap().is_err());
+    });
+
+    first("select 'quick'").unwrap();
+    first("select pg_sleep(0.4),\n  'slow'").unwrap();
+    let log = fs::read_to_string(cluster.dir().join("log/n1.log")).unwrap();
+    let noted: Vec<_> = log.lines().filter(|line| line.contains("slow statement: ")).collect();
+    let expected = format!(" ms, {USER} in postgres: select pg_sleep(0.4), 'slow'");
+    assert!(noted.iter().any(|line| line.ends_with(&expected)), "{noted:#?}");
+    assert!(!noted.iter().any(|line| line.contains("quick")), "{noted:#?}");
+
+    let root = other.dir().join("keys/sql.crt");
+    let with = |text| {
+        over_tcp(&psql, &format!("{url}?sslmode=verify-ca&sslrootcert={}", root.display()), ("", ""), text)
+    };
+    assert!(with("select 1").unwrap_err().contains("certificate verify failed"));
+    for file in ["keys/sql.crt", "keys/sql.key"] {
+        fs::copy(other.dir().join(file), cluster.dir().join(file)).unwrap();
+    }
+    assert_eq!(with("select 1").unwrap(), "1");
 }
