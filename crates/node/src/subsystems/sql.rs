@@ -3,11 +3,14 @@
 use std::{
     fs, io,
     net::{SocketAddr, TcpListener},
-    os::{fd::AsFd, unix::net::UnixListener},
+    os::{
+        fd::AsFd,
+        unix::{fs::MetadataExt, net::UnixListener},
+    },
     path::PathBuf,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError, Weak},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use plexus_admin::{
@@ -110,8 +113,8 @@ struct Certificate {
     known: Mutex<(FileTimes, Option<Tls>)>,
 }
 
-/// The times of the last changes of the files of a certificate.
-type FileTimes = [Option<SystemTime>; 2];
+/// The numbers of the files of a certificate, with the times of their last changes.
+type FileTimes = [Option<(u64, i64, i64)>; 2];
 
 impl Certificate {
     fn new(dir: ClusterDir) -> Result<Self, String> {
@@ -120,7 +123,10 @@ impl Certificate {
     }
 
     fn times(dir: &ClusterDir) -> FileTimes {
-        [dir.sql_certificate(), dir.sql_key()].map(|path| fs::metadata(path).ok()?.modified().ok())
+        [dir.sql_certificate(), dir.sql_key()].map(|path| {
+            let found = fs::metadata(path).ok()?;
+            Some((found.ino(), found.ctime(), found.ctime_nsec()))
+        })
     }
 
     fn read(dir: &ClusterDir) -> Result<Option<Tls>, String> {
