@@ -350,6 +350,10 @@ fn tasks_wait_for_descriptors_in_every_mode() {
             }));
         }
         for round in 0..50u8 {
+            if round % 10 == 9 {
+                // The threads of the tasks sleep by now.
+                thread::sleep(Duration::from_millis(5));
+            }
             clients.iter().for_each(|mut client| client.write_all(&[round; 3]).unwrap());
             for mut client in &clients {
                 let mut bytes = [0; 3];
