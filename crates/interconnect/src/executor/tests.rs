@@ -384,3 +384,58 @@ async fn echo(worker: &Worker<Answers>, stream: Descriptor<UnixStream>) -> io::R
         stream.write(|mut stream| stream.write_all(&bytes[..read])).await?;
     }
 }
+
+/// A service that always has work, so that the thread that drives it never sleeps.
+struct Busy;
+
+impl Service for Busy {
+    type Task = ();
+
+    fn message(&mut self, _: &mut Net, _: Message<'_>) {}
+
+    fn task(&mut self, _: &mut Net, (): ()) {}
+
+    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
+
+    fn turn(&mut self, _: &mut Net) -> usize {
+        1
+    }
+
+    fn pending(&mut self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn descriptors_are_seen_by_a_thread_that_never_sleeps() {
+    for waiting in Waiting::ALL {
+        let parts = WorkerParts::alone(NodeId(0), Arc::new(Bell::create().unwrap()), waiting);
+        let worker = Worker::new(parts, Busy).unwrap();
+        let driver = {
+            let worker = worker.clone();
+            thread::spawn(move || worker.run().unwrap())
+        };
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.set_read_timeout(Some(NEVER)).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let thread = TaskThread::start("task").unwrap();
+        let task = {
+            let worker = worker.clone();
+            thread.spawn(move || async move {
+                let server = worker.descriptor(server).unwrap();
+                let mut byte = [0];
+                server.read(|mut stream| stream.read(&mut byte)).await.unwrap();
+                server.write(|mut stream| stream.write(&byte)).await.unwrap()
+            })
+        };
+        // The task waits by now, and its thread sleeps.
+        thread::sleep(Duration::from_millis(20));
+        client.write_all(&[7]).unwrap();
+        let mut byte = [0];
+        assert!(client.read_exact(&mut byte).is_ok(), "{waiting}: no answer");
+        assert_eq!((byte, task.wait()), ([7], Some(1)));
+        drop(thread);
+        worker.stop();
+        driver.join().unwrap();
+    }
+}

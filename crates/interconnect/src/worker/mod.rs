@@ -554,8 +554,8 @@ impl<S: Service> Shared<S> {
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(TURNS_BETWEEN_CLOCKS) {
                 self.look_at_clock(ticked);
-                // A thread that polls does not sleep, and sees no descriptors then.
-                if self.waiting == Waiting::Polling && self.watch.has_descriptors() {
+                // A thread that finds work or polls does not sleep, and sees no descriptors then.
+                if self.watch.has_descriptors() {
                     self.watch.harvest();
                 }
             }
