@@ -110,19 +110,19 @@ impl RunningServer {
 /// The certificate of the node and its key. They are read again when one of the files has changed.
 struct Certificate {
     dir: ClusterDir,
-    known: Mutex<(FileTimes, Option<Tls>)>,
+    known: Mutex<(FileStates, Option<Tls>)>,
 }
 
 /// The numbers of the files of a certificate, with the times of their last changes.
-type FileTimes = [Option<(u64, i64, i64)>; 2];
+type FileStates = [Option<(u64, i64, i64)>; 2];
 
 impl Certificate {
     fn new(dir: ClusterDir) -> Result<Self, String> {
-        let (times, tls) = (Self::times(&dir), Self::read(&dir)?);
-        Ok(Self { dir, known: Mutex::new((times, tls)) })
+        let (states, tls) = (Self::states(&dir), Self::read(&dir)?);
+        Ok(Self { dir, known: Mutex::new((states, tls)) })
     }
 
-    fn times(dir: &ClusterDir) -> FileTimes {
+    fn states(dir: &ClusterDir) -> FileStates {
         [dir.sql_certificate(), dir.sql_key()].map(|path| {
             let found = fs::metadata(path).ok()?;
             Some((found.ino(), found.ctime(), found.ctime_nsec()))
@@ -139,9 +139,9 @@ impl Certificate {
     /// key: one of them may still be the old one.
     fn current(&self) -> Option<Tls> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let times = Self::times(&self.dir);
-        if known.0 != times {
-            known.0 = times;
+        let states = Self::states(&self.dir);
+        if known.0 != states {
+            known.0 = states;
             match Self::read(&self.dir) {
                 Ok(Some(new)) => known.1 = Some(new),
                 Ok(None) => {}

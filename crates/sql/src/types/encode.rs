@@ -472,61 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_texts_and_bytes_are_errors() {
-        let types = [
-            Type::Array(&Type::Int4),
-            Type::Interval,
-            Type::Jsonb,
-            Type::Json,
-            Type::TimeTz,
-            Type::TimeOfDay,
-            Type::Date,
-            Type::TimestampTz,
-            Type::Int2Vector,
-        ];
-        let pieces = [
-            "{",
-            "}",
-            "[",
-            "]",
-            "\"",
-            "\\",
-            "1",
-            "99999999999999999999",
-            ":",
-            "-",
-            "+",
-            ".",
-            "e",
-            " ",
-            ",",
-            "T",
-            "P",
-            "day",
-            "/",
-            "é",
-            "u00",
-            "null",
-            "BC",
-            "Jan",
-            "=",
-        ];
-        // A sequence of pieces that is the same each time.
-        let mut state = 1u32;
-        for _ in 0..20_000 {
-            let mut text = String::new();
-            for _ in 0..state % 12 {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                text.push_str(pieces[(state >> 16) as usize % pieces.len()]);
-            }
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            for of in types {
-                if let Ok(value) = text::parse(&text, of) {
-                    text::print(&value, of);
-                }
-                text::parse_binary(text.as_bytes(), of).ok();
-            }
-        }
+    fn deep_texts_are_errors() {
         let deep = "[".repeat(100_000);
         assert!(text::parse(&deep, Type::Jsonb).is_err());
         assert!(text::parse(&"{".repeat(100_000), Type::Array(&Type::Int4)).is_err());
