@@ -50,8 +50,14 @@ pub fn value_any(bytes: &[u8]) -> usize {
 #[doc(hidden)]
 pub fn copied_any(bytes: &[u8]) -> usize {
     let mut rows = 0;
-    for format in [CopyFormat::Text, CopyFormat::Csv, CopyFormat::Binary] {
-        let options = CopyOptions { format, ..CopyOptions::default() };
+    let csv = CopyOptions {
+        format: CopyFormat::Csv,
+        delimiter: b',',
+        null: String::new(),
+        ..CopyOptions::default()
+    };
+    let binary = CopyOptions { format: CopyFormat::Binary, ..CopyOptions::default() };
+    for options in [CopyOptions::default(), csv, binary] {
         let columns = [("a", Type::Int4), ("b", Type::Text)];
         let columns = columns.map(|(name, of)| CopyColumn { name: name.into(), of }).into();
         let mut reader = CopyReader::new(&options, columns);
