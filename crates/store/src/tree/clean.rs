@@ -75,7 +75,7 @@ impl<B: Blocks, S: Space> Tree<'_, B, S> {
         Ok(VisitedLeaf {
             low: node.low()?.to_vec(),
             is_empty: node.count() == 0,
-            next: high.map(|high| ScanPlace { key: high.to_vec(), page, number }),
+            next: high.map(|high| ScanPlace::at(high, page, number)),
             changed: Committed::default(),
         })
     }

@@ -26,6 +26,7 @@ pub mod check;
 mod clean;
 mod entries;
 pub(crate) mod page;
+mod scan;
 
 use std::cell::Cell;
 
@@ -34,7 +35,11 @@ use plexus_cache::{BlockChange, Blocks, CacheError, Committed};
 use plexus_disks::PageType;
 
 use self::page::{Malformed, Node, NodeEdit, PageBounds, most_bytes, most_key_bytes};
-pub use self::{clean::VisitedLeaf, entries::Entries};
+pub use self::{
+    clean::VisitedLeaf,
+    entries::Entries,
+    scan::{ScanPlace, ScannedEntries},
+};
 use crate::{
     StoreError,
     space::{FreeBlock, Space},
@@ -61,39 +66,6 @@ pub enum EntryChange {
     Set(Vec<u8>),
     /// It is removed, if there is one.
     Remove,
-}
-
-/// A part of a scan.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ScannedEntries {
-    /// The entries, in their order.
-    pub entries: Entries,
-    /// The place where the next part begins; `None` at the end.
-    pub next: Option<ScanPlace>,
-}
-
-/// A place between two parts of a scan.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ScanPlace {
-    key: Vec<u8>,
-    /// The page that has had the key, or one on the left of it.
-    page: Option<BlockId>,
-    /// The number of the tree, with a page.
-    number: u64,
-}
-
-impl ScanPlace {
-    /// A scan from this key on.
-    #[must_use]
-    pub fn from(key: &[u8]) -> Self {
-        Self { key: key.to_vec(), page: None, number: 0 }
-    }
-
-    /// Returns the key at which the next part begins.
-    #[must_use]
-    pub fn key(&self) -> &[u8] {
-        &self.key
-    }
 }
 
 /// The aim of a search.
@@ -344,152 +316,6 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
     /// As [`Tree::change`].
     pub async fn remove(&self, key: &[u8]) -> Result<(bool, Committed), StoreError> {
         self.change(key, |value| (EntryChange::Remove, value.is_some())).await
-    }
-
-    /// Returns entries from a place on: at most so many, from one page. The pages behind are asked
-    /// for, so that they come while the caller works.
-    ///
-    /// # Errors
-    /// A block cannot be had or is damaged.
-    pub async fn scan(&self, from: &ScanPlace, most: usize) -> Result<ScannedEntries, StoreError> {
-        let mut entries = Entries::default();
-        let next = self.scan_below(from, None, most, &mut |key, value| entries.push(key, value)).await?;
-        Ok(ScannedEntries { entries, next })
-    }
-
-    /// As [`scan`](Self::scan), and only those below a key. Calls `take` with each entry, while the
-    /// page is held; returns the place where the next part begins.
-    ///
-    /// # Errors
-    /// As [`scan`](Self::scan).
-    pub async fn scan_below(
-        &self,
-        from: &ScanPlace,
-        to: Option<&[u8]>,
-        most: usize,
-        take: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<Option<ScanPlace>, StoreError> {
-        let (mut block, mut restarts) = (self.begin(from).await?, 0);
-        for _ in 0..self.most_steps() {
-            let page = self.blocks.read_once(block).await?;
-            let mut step = || {
-                let node = Node::of(&page)?;
-                let step = self.step(node, Some(0), Sought::At(&from.key), 0)?;
-                if !matches!(step, Step::Here) {
-                    return Ok(Err(step));
-                }
-                let first = node.below(&from.key, false)?;
-                let end = to.map_or(Ok(node.count()), |to| node.below(to, false))?.max(first);
-                let last = end.min(first + most);
-                for index in first..last {
-                    let (key, value) = node.entry(index)?;
-                    take(key, value);
-                }
-                let number = self.number.get();
-                let next = if last == end && end < node.count() {
-                    None
-                } else if last < node.count() {
-                    Some(ScanPlace { key: node.entry(last)?.0.to_vec(), page: Some(block), number })
-                } else {
-                    let is_wanted = |high: &&[u8]| to.is_none_or(|to| *high < to);
-                    node.high()?.filter(is_wanted).map(|high| ScanPlace {
-                        key: high.to_vec(),
-                        page: node.right(),
-                        number,
-                    })
-                };
-                Ok(Ok((next, node.right())))
-            };
-            match step().map_err(damaged(block))? {
-                Ok((next, right)) => {
-                    drop(page);
-                    if next.is_some() {
-                        self.blocks.prefetch(right.as_slice(), plexus_cache::protocol::Mode::S);
-                    }
-                    return Ok(next);
-                }
-                Err(step) => {
-                    drop(page);
-                    block = self.follow(step, block, &from.key, &mut restarts).await?;
-                }
-            }
-        }
-        Err(StoreError::Damaged { block, what: "a circle of pages" })
-    }
-
-    /// Returns the page at which a scan begins.
-    async fn begin(&self, from: &ScanPlace) -> Result<BlockId, StoreError> {
-        match from.page {
-            Some(page) => {
-                self.number.set(from.number);
-                Ok(page)
-            }
-            None => self.page_at(0, &from.key).await,
-        }
-    }
-
-    /// Goes on with a search for a leaf.
-    async fn follow(
-        &self,
-        step: Step,
-        block: BlockId,
-        key: &[u8],
-        restarts: &mut u32,
-    ) -> Result<BlockId, StoreError> {
-        match step {
-            Step::Here => Ok(block),
-            Step::To(next, _) => Ok(next),
-            Step::Again => {
-                *restarts += 1;
-                if *restarts > MOST_RESTARTS {
-                    return Err(StoreError::Damaged { block, what: "it is a page of another tree" });
-                }
-                self.page_at(0, key).await
-            }
-        }
-    }
-
-    /// Calls `take` with each entry below a key, or the last ones, while their page is held: at
-    /// most so many, from one page, the last first. Returns the key below which the next are;
-    /// `None` means that there are no others.
-    ///
-    /// # Errors
-    /// A block cannot be had or is damaged.
-    pub async fn scan_back(
-        &self,
-        below: Option<&[u8]>,
-        most: usize,
-        take: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<Option<Vec<u8>>, StoreError> {
-        let mut below = below.map(<[u8]>::to_vec);
-        loop {
-            let (block, page) = self.page_for(Sought::Below(below.as_deref()), 0).await?;
-            let mut step = || {
-                let node = Node::of(&page)?;
-                let last = match &below {
-                    Some(key) => node.below(key, false)?,
-                    None => node.count(),
-                };
-                let first = last.saturating_sub(most);
-                for index in (first..last).rev() {
-                    let (key, value) = node.entry(index)?;
-                    take(key, value);
-                }
-                let more = if first > 0 { Some(node.entry(first)?.0.to_vec()) } else { None };
-                Ok((first == last, more, node.low()?.to_vec()))
-            };
-            let (is_empty, more, low) = step().map_err(damaged(block))?;
-            // A page whose lowest possible key is empty is the first one.
-            let next = more.or_else(|| (!low.is_empty()).then_some(low));
-            let is_lower = |next: &Vec<u8>| below.as_ref().is_none_or(|below| next < below);
-            if next.as_ref().is_some_and(|next| !is_lower(next)) {
-                return Err(StoreError::Damaged { block, what: "its keys are not in order" });
-            }
-            if !is_empty || next.is_none() {
-                return Ok(next);
-            }
-            below = next;
-        }
     }
 
     /// Returns a bound of the pages that a search looks at: each level once, and siblings.

@@ -28,6 +28,10 @@ struct TestBlocks {
     refused: Cell<Option<u32>>,
     /// If set, each 50th change of an entry finds its leaf contended; how many there were.
     contended: Cell<Option<u32>>,
+    /// The pages that scans have asked for, each with the number of those that they had read, and
+    /// those that they have read.
+    asked: RefCell<Vec<(BlockId, usize)>>,
+    scanned: RefCell<Vec<BlockId>>,
 }
 
 struct TestPage<'a> {
@@ -82,6 +86,8 @@ impl TestBlocks {
             free: RefCell::default(),
             refused: Cell::new(None),
             contended: Cell::new(None),
+            asked: RefCell::default(),
+            scanned: RefCell::default(),
         }
     }
 
@@ -111,9 +117,13 @@ impl Blocks for TestBlocks {
         self.lend(block)
     }
     async fn read_once(&self, block: BlockId) -> Result<TestPage<'_>, CacheError> {
+        self.scanned.borrow_mut().push(block);
         self.lend(block)
     }
-    fn prefetch(&self, _: &[BlockId], _: Mode) {}
+    fn prefetch(&self, blocks: &[BlockId], _: Mode) {
+        let scanned = self.scanned.borrow().len();
+        self.asked.borrow_mut().extend(blocks.iter().map(|block| (*block, scanned)));
+    }
     fn commit(&self, mut changes: Vec<TestPage<'_>>) -> Committed {
         changes.iter_mut().for_each(|change| change.before = None);
         Committed(1)
@@ -424,6 +434,34 @@ fn keys_that_come_in_order_leave_full_pages() {
     // An entry takes 8 + 5 + 6 bytes of the 240 - 18 of a page: ten fit beside a high key.
     let pages = blocks.checked(tree.root).pages.len();
     assert!(pages < 1000 / 10 * 6 / 5, "{pages} pages");
+}
+
+#[test]
+fn a_scan_asks_for_each_page_once_and_before_it_needs_it() {
+    let blocks = TestBlocks::new(2000);
+    let tree = new_tree(&blocks);
+    for number in 0..5000u64 {
+        now(tree.put(&number.to_be_bytes(), b"value")).unwrap();
+    }
+    let ask = |to: Option<u64>| {
+        blocks.asked.borrow_mut().clear();
+        blocks.scanned.borrow_mut().clear();
+        let to = to.map(u64::to_be_bytes);
+        let count = scanned(&tree, &[], to.as_ref().map(<[u8; 8]>::as_slice), 1000).len();
+        let (asked, scanned) = (blocks.asked.take(), blocks.scanned.take());
+        let pages: Vec<BlockId> = asked.iter().map(|(page, _)| *page).collect();
+        assert_eq!(pages, scanned[1..]);
+        // The first of them is the second one of the scan.
+        assert!(asked.iter().zip(1..).all(|((_, before), at)| *before <= at), "{asked:?}");
+        (count, scanned.len(), asked.iter().zip(1..).map(|((_, before), at)| at - before).max())
+    };
+    assert_eq!(ask(None).0, 5000);
+    // The pages of this tree have about ten children.
+    assert!(ask(None).1 > 400 && ask(None).2 > Some(5), "{:?}", ask(None));
+    // A short one does not ask for what is behind its end.
+    for to in [5, 25, 100, 300] {
+        assert_eq!(ask(Some(to)).0 as u64, to);
+    }
 }
 
 #[test]
