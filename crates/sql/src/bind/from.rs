@@ -191,6 +191,28 @@ pub(crate) fn bind_with_target(
     Ok(bound)
 }
 
+/// Binds the source of MERGE, and last the table whose rows change, as the right side of a left
+/// join. The key of its row is behind its columns.
+pub(crate) fn bind_for_merge(
+    table: &Rc<Table>,
+    alias: &str,
+    (source, on): (&ast::TableFactor, &ast::Expr),
+    around: Around<'_>,
+) -> Result<From> {
+    let mut bound = From::default();
+    bound.add_factor(source, around)?;
+    let (offset, width) = (bound.width, table.columns.len() + 1);
+    let mut columns = scope_of(table, alias);
+    columns.iter_mut().for_each(|column| column.value.move_columns(&|at| at + offset));
+    bound.columns.extend(columns);
+    let mut conditions = Vec::new();
+    conjuncts(bound.scope(0, around).condition(on, "JOIN/ON")?, &mut conditions);
+    let target = Source::new(Relation::Table(table.clone()), offset, width);
+    bound.sources.push(Source { has_key: true, outer: Some(conditions), ..target });
+    bound.width += width;
+    Ok(bound)
+}
+
 /// The sides of a join whose rows stay without partner.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeptSides {

@@ -224,6 +224,7 @@ fn bind_shared(cte: &ast::Cte, name: &str, may_recur: bool, around: Around<'_>) 
                                        level"
                         );
                     }
+                    refuse(matches!(*cte.query.body, SetExpr::Merge(_)), "MERGE in a query of WITH")?;
                     let change = bind_change(&ast::Statement::Query(cte.query.clone()), around)?;
                     let columns = change.columns.clone();
                     Query::new(QueryBody::Change(Box::new(change)), columns)

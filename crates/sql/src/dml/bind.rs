@@ -5,8 +5,8 @@ use std::rc::Rc;
 use sqlparser::ast;
 
 use super::{
-    Change, ChangeKind, Conflict, Joined, RowsToChange, Targets, assignments, bind_insert, returning,
-    table_and_alias,
+    Change, ChangeKind, Conflict, Joined, RowsToChange, Targets, assignments, bind_insert, merge::bind_merge,
+    returning, table_and_alias,
 };
 use crate::{
     bind::{
@@ -21,7 +21,7 @@ use crate::{
     parse::relation,
 };
 
-/// Binds INSERT, UPDATE or DELETE, also within WITH.
+/// Binds INSERT, UPDATE, DELETE or MERGE, also within WITH.
 pub(crate) fn bind_change(statement: &ast::Statement, around: Around<'_>) -> Result<Change> {
     let parameters = around.parameters;
     // A change that reads its table needs the right for that, too.
@@ -63,8 +63,12 @@ pub(crate) fn bind_change(statement: &ast::Statement, around: Around<'_>) -> Res
             let targets = changed(&named(from)?, Privilege::Delete, reads)?;
             bind_delete(delete, from, &targets, around)?
         }
+        ast::Statement::Merge(merge) => bind_merge(merge, around)?,
         ast::Statement::Query(with) => match &*with.body {
-            ast::SetExpr::Insert(inner) | ast::SetExpr::Update(inner) | ast::SetExpr::Delete(inner) => {
+            ast::SetExpr::Insert(inner)
+            | ast::SetExpr::Update(inner)
+            | ast::SetExpr::Delete(inner)
+            | ast::SetExpr::Merge(inner) => {
                 let bound =
                     query::bind_names(with.with.as_ref(), around, |around| bind_change(inner, around));
                 let (change, shared) = bound?;
@@ -89,7 +93,8 @@ pub(crate) fn bind_change(statement: &ast::Statement, around: Around<'_>) -> Res
 
 /// Returns whether a query is a change of rows with WITH.
 pub(crate) fn is_change(query: &ast::Query) -> bool {
-    matches!(*query.body, ast::SetExpr::Insert(_) | ast::SetExpr::Update(_) | ast::SetExpr::Delete(_))
+    use ast::SetExpr::{Delete, Insert, Merge, Update};
+    matches!(*query.body, Insert(_) | Update(_) | Delete(_) | Merge(_))
 }
 
 /// Returns the name of the table that a statement changes.

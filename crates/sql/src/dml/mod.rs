@@ -1,11 +1,12 @@
-//! INSERT, UPDATE and DELETE.
+//! INSERT, UPDATE, DELETE and MERGE.
 
 mod bind;
 pub(crate) mod foreign;
+mod merge;
 mod rows;
 pub(crate) mod target;
 
-use std::{collections::HashSet, rc::Rc};
+use std::{cmp::Ordering, collections::HashSet, rc::Rc};
 
 use sqlparser::ast;
 
@@ -16,12 +17,13 @@ pub(crate) use self::{
 };
 use self::{
     foreign::finish,
+    merge::Merge,
     rows::{Inserted, check_nulls, delete_row, insert_row, update_row, with_behind},
 };
 
 use crate::{
     bind::{
-        Around, Scope, assign,
+        Around, Parameters, Scope, assign,
         from::{Source, scope_of},
         query::{self, Query, Shared},
         select::{ResultColumn, bind_items, refuse},
@@ -64,6 +66,7 @@ pub(crate) enum ChangeKind {
     Insert { source: NewRows, conflict: Conflict },
     Update { rows: RowsToChange, set: Vec<(usize, Expr)> },
     Delete { rows: RowsToChange },
+    Merge(Box<Merge>),
 }
 
 /// The rows that UPDATE or DELETE changes.
@@ -211,6 +214,55 @@ fn returning(
     Ok((output, columns))
 }
 
+/// Returns the values of a row of which some columns are given. The others have their defaults.
+fn with_defaults(
+    table: &Table,
+    values: Vec<(usize, Option<Expr>)>,
+    parameters: &Parameters,
+) -> Result<Vec<Expr>> {
+    let mut row: Vec<Option<Expr>> = vec![None; table.columns.len()];
+    values.into_iter().for_each(|(column, value)| row[column] = value);
+    let filled = row.into_iter().enumerate().map(|(column, value)| match value {
+        Some(value) => Ok(value),
+        None => default_of(table, column, parameters),
+    });
+    filled.collect()
+}
+
+/// Checks the number of values for columns, which the statement may name.
+fn check_count(given: usize, (columns, are_named): (&[usize], bool)) -> Result<()> {
+    let message = match given.cmp(&columns.len()) {
+        Ordering::Greater => "INSERT has more expressions than target columns",
+        Ordering::Less if are_named => "INSERT has more target columns than expressions",
+        _ => return Ok(()),
+    };
+    Err(SqlError::new(code::SYNTAX_ERROR, message))
+}
+
+/// Binds the values of a row to insert, for columns as in [`check_count`].
+fn insert_values(
+    table: &Table,
+    columns: (&[usize], bool),
+    values: &[ast::Expr],
+    overriding: Option<ast::InsertOverriding>,
+    scope: &Scope<'_>,
+) -> Result<Vec<Expr>> {
+    check_count(values.len(), columns)?;
+    let mut bound = Vec::new();
+    for (column, value) in columns.0.iter().zip(values) {
+        let Column { name, of, .. } = &table.columns[*column];
+        let value = match value {
+            value if is_default(value) => None,
+            value => {
+                let given = assign(scope.bind(value)?, *of, name, scope.parameters)?;
+                given_value(table, *column, given, overriding)?
+            }
+        };
+        bound.push((*column, value));
+    }
+    with_defaults(table, bound, scope.parameters)
+}
+
 /// Binds INSERT into a table.
 fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) -> Result<Change> {
     let (table, parameters) = (targets.table(), around.parameters);
@@ -230,60 +282,28 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
     let alias = insert.table_alias.as_ref().map_or(table.name.clone(), |alias| folded(&alias.alias));
     let columns = columns_of(table, &insert.columns)?;
     let none = around.scope(&[]);
-    // A column without a value has its default.
-    let fill = |values: Vec<(usize, Option<Expr>)>| -> Result<Vec<Expr>> {
-        let mut row: Vec<Option<Expr>> = vec![None; table.columns.len()];
-        values.into_iter().for_each(|(column, value)| row[column] = value);
-        let filled = row.into_iter().enumerate().map(|(column, value)| match value {
-            Some(value) => Ok(value),
-            None => default_of(table, column, parameters),
-        });
-        filled.collect()
-    };
-    let check = |given: usize| {
-        let message = match given.cmp(&columns.len()) {
-            std::cmp::Ordering::Greater => "INSERT has more expressions than target columns",
-            std::cmp::Ordering::Less if !insert.columns.is_empty() => {
-                "INSERT has more target columns than expressions"
-            }
-            _ => return Ok(()),
-        };
-        Err(SqlError::new(code::SYNTAX_ERROR, message))
-    };
+    let given = (&columns[..], !insert.columns.is_empty());
     let source = match insert.source.as_deref() {
-        None => NewRows::Values(vec![fill(Vec::new())?]),
+        None => NewRows::Values(vec![with_defaults(table, Vec::new(), parameters)?]),
         Some(query) => match &*query.body {
             ast::SetExpr::Values(values) if query.with.is_none() && query.order_by.is_none() => {
                 let mut rows = Vec::new();
                 for row in &values.rows {
                     query::check_length(row.len(), values.rows[0].len())?;
-                    check(row.len())?;
-                    let mut bound = Vec::new();
-                    for (column, value) in columns.iter().zip(row.iter()) {
-                        let Column { name, of, .. } = &table.columns[*column];
-                        let value = match value {
-                            value if is_default(value) => None,
-                            value => {
-                                let given = assign(none.bind(value)?, *of, name, parameters)?;
-                                given_value(table, *column, given, insert.overriding)?
-                            }
-                        };
-                        bound.push((*column, value));
-                    }
-                    rows.push(fill(bound)?);
+                    rows.push(insert_values(table, given, row, insert.overriding, &none)?);
                 }
                 NewRows::Values(rows)
             }
             _ => {
                 let query = query::bind(query, around)?;
-                check(query.columns.len())?;
+                check_count(query.columns.len(), given)?;
                 let mut bound = Vec::new();
                 for (at, (column, given)) in columns.iter().zip(&query.columns).enumerate() {
                     let Column { name, of, .. } = &table.columns[*column];
                     let given = assign((Expr::Column(at), given.of), *of, name, parameters)?;
                     bound.push((*column, given_value(table, *column, given, insert.overriding)?));
                 }
-                let row = fill(bound)?;
+                let row = with_defaults(table, bound, parameters)?;
                 NewRows::Query(Box::new(query), row)
             }
         },
@@ -474,6 +494,7 @@ async fn change_rows(run: &mut Run<'_>, change: &Change) -> Result<ChangedRows> 
                 }
             }
         }
+        ChangeKind::Merge(merge) => changed.count = merge.run(run, targets).await?,
     }
     Ok(changed)
 }
@@ -541,22 +562,22 @@ async fn insert(
             return Ok(Some(updated));
         }
         // Either the condition does not hold, or the row has gone in the meantime.
-        if has_row(run, targets.table(), &key).await? {
+        if newest_row(run, targets.table(), &key).await?.is_some() {
             return Ok(None);
         }
     }
     Err(SqlError::new(code::SERIALIZATION_FAILURE, "the row of a conflict does not stay"))
 }
 
-/// Returns whether the newest rows have one with this key.
-async fn has_row(run: &mut Run<'_>, table: &Table, key: &[u8]) -> Result<bool> {
-    let mut is_there = false;
+/// Returns the newest row with this key.
+async fn newest_row(run: &mut Run<'_>, table: &Table, key: &[u8]) -> Result<Option<Vec<Value>>> {
+    let mut found = Ok(None);
     let mut look = |bytes: Option<&[u8]>| {
-        is_there = bytes.is_some();
+        found = bytes.map(|bytes| encode::read_row(bytes, table.columns.len())).transpose();
         plexus_store::RowChange::Keep
     };
     run.by.change(table.rows(), key, &mut look).await?;
-    Ok(is_there)
+    found
 }
 
 async fn note(run: &mut Run<'_>, change: &Change, changed: &mut ChangedRows, row: &[Value]) -> Result<()> {

@@ -15,7 +15,8 @@ pub(crate) use self::rewrites::{
     DOMAIN, NO_DATA, NOT_NULL, SEQUENCE_NAME, VARIADIC, WEAKER_LOCK, drops_identity, fetched,
 };
 use self::rewrites::{
-    know_drop_identity, know_fetched, know_sequence_name, know_variadic, know_weaker_locks, remove_with_data,
+    know_drop_identity, know_fetched, know_sequence_name, know_table, know_variadic, know_weaker_locks,
+    remove_with_data,
 };
 use crate::{
     copy::CopyOptions,
@@ -145,7 +146,7 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
     let tokens = tokens.map_err(|error| failed(&error))?;
     check_depth(&tokens)?;
-    let tokens = know_fetched(know_variadic(know_weaker_locks(tokens)));
+    let tokens = know_fetched(know_table(know_variadic(know_weaker_locks(tokens))));
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
         let mut tokens = tokens.to_vec();

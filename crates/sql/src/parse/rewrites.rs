@@ -100,6 +100,26 @@ pub(super) fn know_variadic(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     }
 }
 
+/// Writes the query `TABLE t` as `SELECT * FROM t`.
+pub(super) fn know_table(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let words = places(&tokens);
+    let begins = |before: &TokenWithSpan| {
+        let is_word = |word: &&str| is_word(before, word);
+        matches!(before.token, Token::LParen | Token::SemiColon)
+            || ["union", "except", "intersect", "all", "as"].iter().any(is_word)
+    };
+    let is_query = |place: &usize| {
+        is_word(&tokens[words[*place]], "table") && (*place == 0 || begins(&tokens[words[*place - 1]]))
+    };
+    let found: Vec<usize> = (0..words.len()).filter(is_query).map(|place| words[place]).collect();
+    for at in found.into_iter().rev() {
+        let select = [Token::make_keyword("SELECT"), Token::Mul, Token::make_keyword("FROM")];
+        let span = tokens[at].span;
+        tokens.splice(at..=at, select.map(|token| TokenWithSpan { token, span }));
+    }
+    tokens
+}
+
 /// Writes the expression of `FETCH FIRST (…) ROWS` as a string, because the library knows numbers
 /// only.
 pub(super) fn know_fetched(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {

@@ -160,6 +160,7 @@ fn step_of(plan: &PlanKind) -> Step {
                 ChangeKind::Insert { .. } => ("Insert", &[][..]),
                 ChangeKind::Update { rows, .. } => ("Update", rows.sources()),
                 ChangeKind::Delete { rows } => ("Delete", rows.sources()),
+                ChangeKind::Merge(merge) => ("Merge", &merge.sources[..]),
             };
             Step::new("ModifyTable", format!("{word} on {}", change.table.name))
                 .with("Operation", word)

@@ -131,6 +131,7 @@ pub(super) fn needs_tables(statement: &Statement) -> bool {
                 | ast::Statement::Insert(_)
                 | ast::Statement::Update(_)
                 | ast::Statement::Delete(_)
+                | ast::Statement::Merge(_)
                 | ast::Statement::Explain { .. }
                 | ast::Statement::Declare { .. }
         ),
@@ -217,7 +218,8 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
         ast::Statement::Query(_)
         | ast::Statement::Insert(_)
         | ast::Statement::Update(_)
-        | ast::Statement::Delete(_) => {
+        | ast::Statement::Delete(_)
+        | ast::Statement::Merge(_) => {
             let change = Box::new(dml::bind_change(statement, around)?);
             Ok(Plan { kind: PlanKind::Change(change), tables: Vec::new(), uses: Vec::new() })
         }
@@ -320,6 +322,7 @@ impl Session<'_> {
                     ChangeKind::Insert { .. } => "INSERT 0",
                     ChangeKind::Update { .. } => "UPDATE",
                     ChangeKind::Delete { .. } => "DELETE",
+                    ChangeKind::Merge(_) => "MERGE",
                 };
                 self.modes.check_write(word.trim_end_matches(" 0"))?;
                 let changed = dml::run(&mut self.statement(values)?, change).await?;
