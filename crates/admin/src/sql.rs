@@ -39,6 +39,8 @@ pub struct SqlConfig {
     pub clean_after: Option<u64>,
     /// The milliseconds from which on a statement is noted in the log of its node.
     pub slow_ms: Option<u64>,
+    /// The most statements whose runs a node counts, for `pg_stat_statements`; 0: none.
+    pub counted_statements: usize,
 }
 
 impl Default for SqlConfig {
@@ -51,6 +53,7 @@ impl Default for SqlConfig {
             threads: None,
             clean_after: None,
             slow_ms: None,
+            counted_statements: 0,
         }
     }
 }

@@ -14,7 +14,10 @@ use std::{
 use plexus_store::TransactionWatch;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Result, SqlError, code};
+use crate::{
+    error::{Result, SqlError, code},
+    statements::StatementCounts,
+};
 
 /// The bytes of a statement that are shown.
 const SHOWN: usize = 1024;
@@ -61,6 +64,7 @@ pub(crate) struct Activity {
     address: String,
     /// The time from which on a statement is noted in the log.
     slow: Option<Duration>,
+    counts: Option<Arc<StatementCounts>>,
     shown: Mutex<Shown>,
     /// Its transaction.
     pub(crate) watch: Arc<TransactionWatch>,
@@ -80,6 +84,8 @@ struct Shown {
     /// The transaction has one snapshot for all statements.
     is_repeatable: bool,
     statement: String,
+    /// The rows that the statement has returned or changed, when it has come to its end.
+    rows: Option<u64>,
     waits_for: Option<String>,
 }
 
@@ -99,6 +105,7 @@ impl Activity {
         database: String,
         address: String,
         slow: Option<Duration>,
+        counts: Option<Arc<StatementCounts>>,
     ) -> Self {
         let shown = Shown {
             application: String::new(),
@@ -107,6 +114,7 @@ impl Activity {
             transaction: None,
             is_repeatable: false,
             statement: String::new(),
+            rows: None,
             waits_for: None,
         };
         Self {
@@ -115,6 +123,7 @@ impl Activity {
             database,
             address,
             slow,
+            counts,
             shown: Mutex::new(shown),
             watch: Arc::default(),
             cancels: AtomicBool::new(false),
@@ -133,9 +142,12 @@ impl Activity {
         &self.user
     }
 
-    /// Notes a statement that has ended in the log, if it was slow.
-    fn note_slow(&self, shown: &Shown) {
+    /// Notes a statement that has ended: its counts, and in the log, if it was slow.
+    fn note_end(&self, shown: &mut Shown) {
         let taken = shown.since.elapsed();
+        if let (Some(counts), Some(rows)) = (&self.counts, shown.rows.take()) {
+            counts.note((&self.user, &self.database), &shown.statement, taken, rows);
+        }
         if shown.state == "active" && self.slow.is_some_and(|slow| taken >= slow) {
             let (user, database) = (&self.user, &self.database);
             let statement = shown.statement.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -146,7 +158,7 @@ impl Activity {
     /// Notes that a statement begins.
     pub(crate) fn begin(&self, statement: &str) {
         let mut shown = self.shown();
-        self.note_slow(&shown);
+        self.note_end(&mut shown);
         (shown.state, shown.since) = ("active", Instant::now());
         shown.statement.clear();
         let mut end = statement.len().min(SHOWN);
@@ -159,10 +171,19 @@ impl Activity {
     /// Notes that the session waits for its client, in such a state.
     pub(crate) fn rest(&self, state: &'static str) {
         let mut shown = self.shown();
-        self.note_slow(&shown);
+        self.note_end(&mut shown);
         (shown.state, shown.since) = (state, Instant::now());
         if state == "idle" {
             shown.transaction = None;
+        }
+    }
+
+    /// Notes that a statement has come to its end, with the words that tell the client.
+    pub(crate) fn completed(&self, tag: &str) {
+        if self.counts.is_some() {
+            let rows = tag.rsplit(' ').next().and_then(|count| count.parse().ok());
+            let mut shown = self.shown();
+            shown.rows = Some(shown.rows.unwrap_or(0) + rows.unwrap_or(0));
         }
     }
 

@@ -14,8 +14,9 @@
 //! | `exec`, `dml`, `ddl`, `copy` | what statements do |
 //! | `catalog` | tables and indexes |
 //! | `notifications` | LISTEN and NOTIFY |
-//! | `peers` | the sessions of all nodes |
+//! | `peers` | the sessions and counts of all nodes |
 //! | `roles` | roles and databases |
+//! | `statements` | how often statements ran, and for how long |
 //! | `system` | the catalogs that clients of PostgreSQL read |
 //! | `types` | values as text, in rows and in keys |
 
@@ -42,8 +43,11 @@ pub mod server;
 mod session;
 mod shape;
 mod spool;
+mod statements;
 mod system;
 mod types;
 mod wire;
 
-pub use self::{activity::SessionInfo, error::SqlError, peers::Peers, wire::connection::Socket};
+pub use self::{
+    activity::SessionInfo, error::SqlError, peers::Peers, statements::StatementInfo, wire::connection::Socket,
+};

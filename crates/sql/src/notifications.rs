@@ -435,7 +435,7 @@ mod tests {
     }
 
     fn listener(unread: &mut Unread, process: i32, channels: &[&str]) -> Arc<Activity> {
-        let activity = Arc::new(Activity::new(0, "a".into(), "b".into(), "c".into(), None));
+        let activity = Arc::new(Activity::new(0, "a".into(), "b".into(), "c".into(), None, None));
         let channels = channels.iter().map(|channel| (*channel).to_owned()).collect();
         let listener = Listener { database: 1, channels, next: None, activity: activity.clone() };
         unread.listeners.insert(process, listener);

@@ -1,4 +1,5 @@
-//! The sessions of all nodes: listed, cancelled and ended from each of them.
+//! The sessions of all nodes: listed, cancelled and ended from each of them; and their counts of
+//! statements.
 
 use std::{
     collections::BTreeMap,
@@ -11,9 +12,13 @@ use std::{
 use futures_util::future::join_all;
 use plexus_base::{MAX_NODES, NodeId};
 use plexus_interconnect::executor;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::activity::{Activity, SessionInfo};
+use crate::{
+    activity::{Activity, SessionInfo},
+    statements::{StatementCounts, StatementInfo},
+};
 
 /// The process numbers of a node: a process number is one of the cluster.
 const PROCESSES: i32 = 100_000_000;
@@ -28,7 +33,7 @@ pub trait Peers: Send + Sync {
     /// Returns the members of the cluster without this node.
     fn members(&self) -> Vec<NodeId>;
 
-    /// Runs a command on a member: `sessions` or `session`. `None`: there is no answer, or it is
+    /// Runs a command on a member: `sessions`, `statements` or `session`. `None`: there is no answer, or it is
     /// an error.
     fn ask(
         &self,
@@ -43,11 +48,12 @@ pub(crate) struct ClusterSessions {
     own: Mutex<BTreeMap<i32, Arc<Activity>>>,
     me: NodeId,
     peers: Box<dyn Peers>,
+    counts: Option<Arc<StatementCounts>>,
 }
 
 impl ClusterSessions {
-    pub(crate) fn new(me: NodeId, peers: Box<dyn Peers>) -> Self {
-        Self { own: Mutex::default(), me, peers }
+    pub(crate) fn new(me: NodeId, peers: Box<dyn Peers>, counts: Option<Arc<StatementCounts>>) -> Self {
+        Self { own: Mutex::default(), me, peers, counts }
     }
 
     /// Returns the sessions of this node.
@@ -66,6 +72,11 @@ impl ClusterSessions {
         self.own().iter().map(|(process, activity)| activity.info(process % PROCESSES)).collect()
     }
 
+    /// Returns the counts of statements of this node.
+    pub(crate) fn own_statements(&self) -> Vec<StatementInfo> {
+        self.counts.as_ref().map(|counts| counts.infos()).unwrap_or_default()
+    }
+
     /// Cancels the statement of a session of this node, or ends the session. Returns whether there
     /// is such a session.
     pub(crate) fn signal_own(&self, id: i32, ends: bool) -> bool {
@@ -82,14 +93,38 @@ impl ClusterSessions {
                 .into_iter()
                 .map(move |info| SessionInfo { id: first + info.id.rem_euclid(PROCESSES), ..info })
         };
+        let all = self.of_all("sessions", self.own_infos()).await;
+        all.into_iter().flat_map(|(node, infos)| with_process(node, infos)).collect()
+    }
+
+    /// Returns what a command says on all nodes that answer; `own` is what it says here.
+    async fn of_all<T: DeserializeOwned>(&self, command: &'static str, own: Vec<T>) -> Vec<(NodeId, Vec<T>)> {
         let ask = |node: NodeId| async move {
-            let asked = self.peers.ask(node, "sessions", json!(null));
+            let asked = self.peers.ask(node, command, json!(null));
             let answer = executor::timeout(ANSWER_TIME, asked).await.flatten();
             (node, answer.and_then(|infos| serde_json::from_value(infos).ok()).unwrap_or_default())
         };
         let others = join_all(self.peers.members().into_iter().map(ask)).await;
-        let all = [(self.me, self.own_infos())].into_iter().chain(others);
-        all.flat_map(|(node, infos)| with_process(node, infos)).collect()
+        [(self.me, own)].into_iter().chain(others).collect()
+    }
+
+    /// Returns the counts of statements of all nodes that answer, together.
+    pub(crate) async fn statements(&self) -> Vec<StatementInfo> {
+        let mut together = BTreeMap::new();
+        for (_, infos) in self.of_all("statements", self.own_statements()).await {
+            for info in infos {
+                let StatementInfo { user, database, statement, .. } = &info;
+                let key = (user.clone(), database.clone(), statement.clone());
+                let none = StatementInfo {
+                    user: user.clone(),
+                    database: database.clone(),
+                    statement: statement.clone(),
+                    ..StatementInfo::default()
+                };
+                together.entry(key).or_insert(none).add(&info);
+            }
+        }
+        together.into_values().collect()
     }
 
     /// Cancels the statement of a session, or ends the session. Returns whether it was told.

@@ -38,6 +38,7 @@ use crate::{
         locks::{self, lock_database},
         settings::Settings,
     },
+    statements::{StatementCounts, StatementInfo},
     system::Definitions,
     types::{time, zone},
     wire::{
@@ -69,6 +70,8 @@ pub struct ServerSettings {
     pub tls: Box<dyn Fn() -> Option<Tls> + Send + Sync>,
     /// The time from which on a statement is noted in the log.
     pub slow: Option<Duration>,
+    /// The most statements whose runs are counted; 0: none.
+    pub counted: usize,
     /// The node.
     pub me: NodeId,
     /// The lock manager of the node.
@@ -111,6 +114,7 @@ struct Shared {
     most_sessions: usize,
     tls: Box<dyn Fn() -> Option<Tls> + Send + Sync>,
     slow: Option<Duration>,
+    counts: Option<Arc<StatementCounts>>,
     locks: LockManager,
     notifications: Arc<Notifications>,
     temporary: Arc<Path>,
@@ -169,8 +173,20 @@ impl Server {
             drop(thread.spawn(serving));
             Ok((thread, sockets))
         });
-        let ServerSettings { user, password, sessions, tls, slow, me, locks, groups, peers, temporary } =
-            settings;
+        let ServerSettings {
+            user,
+            password,
+            sessions,
+            tls,
+            slow,
+            counted,
+            me,
+            locks,
+            groups,
+            peers,
+            temporary,
+        } = settings;
+        let counts = (counted > 0).then(|| Arc::new(StatementCounts::new(counted)));
         let verifier = password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
         functions::start_time();
@@ -179,10 +195,11 @@ impl Server {
             most_sessions: sessions,
             tls,
             slow,
+            counts: counts.clone(),
             locks,
             notifications: Arc::new(Notifications::start(&groups, me).map_err(io::Error::other)?),
             temporary: temporary.into(),
-            sessions: Arc::new(ClusterSessions::new(me, peers)),
+            sessions: Arc::new(ClusterSessions::new(me, peers, counts)),
             connections: AtomicUsize::new(0),
             is_ending: AtomicBool::new(false),
             next_process: AtomicI32::new(1),
@@ -231,6 +248,12 @@ impl Server {
     #[must_use]
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.shared.sessions.own_infos()
+    }
+
+    /// Returns the counts of statements of this node.
+    #[must_use]
+    pub fn statements(&self) -> Vec<StatementInfo> {
+        self.shared.sessions.own_statements()
     }
 
     /// Cancels the statement of a session, or ends the session. Returns whether there is such a
@@ -454,7 +477,9 @@ async fn session(
     let user = place.role.clone();
     let database = database_of(start).to_owned();
     let secret = i32::from_le_bytes(random()?);
-    let activity = Arc::new(Activity::new(secret, user.clone(), database.clone(), address, shared.slow));
+    let activity =
+        Activity::new(secret, user.clone(), database.clone(), address, shared.slow, shared.counts.clone());
+    let activity = Arc::new(activity);
     let process = {
         let mut sessions = shared.sessions.own();
         if sessions.len() >= shared.most_sessions {

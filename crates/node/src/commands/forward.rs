@@ -31,12 +31,13 @@ use crate::{
 
 /// The commands that other nodes may forward: those that change nothing, those that end a node, and
 /// those of the block workload. Also those that sessions of SQL ask of each other.
-const FORWARDED: [&str; 12] = [
+const FORWARDED: [&str; 13] = [
     "status",
     "snapshot",
     "locks",
     "sessions",
     "session",
+    "statements",
     "disks",
     "disk.measure",
     "quiesce",

@@ -48,7 +48,8 @@ impl RunningServer {
         store: Store<Cache>,
         thread: &TaskThread,
     ) -> Result<Self, String> {
-        let SqlConfig { user, sessions, threads, slow_ms, .. } = node.config().section(SECTION)?;
+        let SqlConfig { user, sessions, threads, slow_ms, counted_statements, .. } =
+            node.config().section(SECTION)?;
         let path = address.socket();
         let failed = |error: io::Error| format!("{}: the socket for SQL: {error}", path.display());
         let listener = bind_for_owner(&path, |path| UnixListener::bind(path)).map_err(failed)?;
@@ -76,8 +77,19 @@ impl RunningServer {
         let (me, locks, groups) = (node.me(), node.locks().clone(), node.groups().clone());
         let peers = Box::new(NodePeers(Arc::downgrade(node)));
         let (tls, slow) = (Box::new(move || tls.current()), slow_ms.map(Duration::from_millis));
-        let settings =
-            ServerSettings { user, password, sessions, tls, slow, me, locks, groups, peers, temporary };
+        let settings = ServerSettings {
+            user,
+            password,
+            sessions,
+            tls,
+            slow,
+            counted: counted_statements,
+            me,
+            locks,
+            groups,
+            peers,
+            temporary,
+        };
         let server =
             Server::start(settings, threads, || node.workers()[0].descriptor_set()).map_err(failed)?;
         let serving = (Arc::new(server), store);

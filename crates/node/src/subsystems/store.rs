@@ -34,6 +34,7 @@ impl Install for TransactionService {
     const SECTION: Option<&'static str> = Some(SECTION);
     const COMMANDS: &'static [NodeCommand] = &[
         NodeCommand::prompt("sessions", sessions),
+        NodeCommand::prompt("statements", statements),
         NodeCommand::prompt("session", session),
         NodeCommand::waiting("store.check", check),
         NodeCommand::waiting("sessions.drain", drain),
@@ -143,6 +144,10 @@ impl StoreHandle {
 
 fn sessions(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
     json_of(&on.runtime().handles().store.with_server(Server::sessions)?)
+}
+
+fn statements(on: &CommandContext, _: Value, _: Progress<'_>) -> Result<Value, String> {
+    json_of(&on.runtime().handles().store.with_server(Server::statements)?)
 }
 
 /// Checks the store and the tables.

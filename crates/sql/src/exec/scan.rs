@@ -267,8 +267,10 @@ async fn rows_of(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result
         Relation::Table(_) => Ok(Rc::default()),
         Relation::System(table) => {
             let context = run.context;
-            if table.name == "pg_stat_activity" {
-                context.sessions.find().await;
+            match table.name {
+                "pg_stat_activity" => context.sessions.find().await,
+                "pg_stat_statements" => context.sessions.find_statements().await,
+                _ => {}
             }
             run.complete(&mut |_| context.definitions.rows(table, context)).await
         }

@@ -100,7 +100,7 @@ use {crate::activity::Activity, std::sync::Arc};
 impl Context {
     /// Makes that of a test.
     pub(crate) fn of_test(role: &str) -> Self {
-        let activity = Arc::new(Activity::new(0, role.into(), role.into(), role.into(), None));
+        let activity = Arc::new(Activity::new(0, role.into(), role.into(), role.into(), None, None));
         Self {
             begun: 0,
             statement_begun: 0,

@@ -10,6 +10,7 @@ use crate::{
     activity::SessionInfo,
     error::{Result, SqlError, code},
     peers::ClusterSessions,
+    statements::StatementInfo,
     types::{Value, time::SECOND},
 };
 
@@ -57,6 +58,8 @@ pub(crate) struct OtherSessions {
     all: Option<Arc<ClusterSessions>>,
     /// Those that a statement has found.
     found: RefCell<Vec<SessionInfo>>,
+    /// The counts of statements that it has found.
+    pub(crate) statements: RefCell<Vec<StatementInfo>>,
 }
 
 impl fmt::Debug for OtherSessions {
@@ -67,7 +70,7 @@ impl fmt::Debug for OtherSessions {
 
 impl OtherSessions {
     pub(crate) fn new(all: Option<Arc<ClusterSessions>>) -> Self {
-        Self { all, found: RefCell::default() }
+        Self { all, found: RefCell::default(), statements: RefCell::default() }
     }
 
     /// Finds the sessions, for [`OtherSessions::take`].
@@ -75,6 +78,14 @@ impl OtherSessions {
         if let Some(all) = &self.all {
             let found = all.all().await;
             self.found.replace(found);
+        }
+    }
+
+    /// Finds the counts of statements of all nodes.
+    pub(crate) async fn find_statements(&self) {
+        if let Some(all) = &self.all {
+            let found = all.statements().await;
+            self.statements.replace(found);
         }
     }
 

@@ -437,8 +437,14 @@ impl<'a> Session<'a> {
         if is_last && !self.is_explicit {
             self.end(true).await?;
         }
-        tag.iter().for_each(|tag| self.connection.out.complete(tag));
+        tag.iter().for_each(|tag| self.tell_end(tag));
         Ok(())
+    }
+
+    /// Tells the client that a statement has come to its end.
+    fn tell_end(&mut self, tag: &str) {
+        self.connection.out.complete(tag);
+        self.activity.completed(tag);
     }
 
     /// Returns the statement of a shape; `None` if it cannot be planned without its literals.
@@ -650,7 +656,7 @@ impl<'a> Session<'a> {
                 }
                 Statement::Copy(copy) => {
                     let tag = self.copy(copy).await?;
-                    self.connection.out.complete(&tag);
+                    self.tell_end(&tag);
                     return Ok(());
                 }
                 statement => {
@@ -659,7 +665,7 @@ impl<'a> Session<'a> {
                     let (plan, _) = self.plan(&prepared).await?;
                     let result = self.run(&plan, &values).await?;
                     let Some((columns, rows)) = result.rows else {
-                        self.connection.out.complete(&result.tag.text(0));
+                        self.tell_end(&result.tag.text(0));
                         return Ok(());
                     };
                     if most == 0 {
@@ -669,7 +675,7 @@ impl<'a> Session<'a> {
                             self.connection.flush_if_full().await?;
                             count += 1;
                         }
-                        self.connection.out.complete(&result.tag.text(count));
+                        self.tell_end(&result.tag.text(count));
                         return Ok(());
                     }
                     let portal = self.portals.get_mut(name).ok_or_else(|| no_portal(name))?;
@@ -688,7 +694,7 @@ impl<'a> Session<'a> {
             match rows.peek() {
                 None => {
                     let tag = format!("SELECT {given}");
-                    self.connection.out.complete(&tag);
+                    self.tell_end(&tag);
                 }
                 Some(_) => self.connection.out.empty(b's'),
             }

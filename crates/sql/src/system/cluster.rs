@@ -1,6 +1,8 @@
 //! Rows for what all databases share, and for schemas: `pg_authid`, `pg_auth_members`,
 //! `pg_database`, `pg_namespace`.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use super::{
     Snapshot, acl,
     rows::row,
@@ -10,6 +12,7 @@ use crate::{
     activity::SessionInfo,
     catalog::{Grant, Privilege},
     functions::Context,
+    statements::StatementInfo,
     types::{
         Interval, Value,
         time::{self, SECOND},
@@ -68,6 +71,33 @@ pub(super) fn activity(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>
         ]
     };
     context.sessions.take().into_iter().map(row).collect()
+}
+
+/// Makes the rows of `pg_stat_statements`: the counts of all nodes together, since the start of each,
+/// without the texts of other roles.
+pub(super) fn statements(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
+    let row = |info: StatementInfo| {
+        let StatementInfo { user, database, statement, calls, rows, total_ms, .. } = &info;
+        let is_shown = context.place.is_superuser || *user == context.user;
+        let mean = total_ms / (*calls).max(1) as f64;
+        let variance = info.squares_ms / (*calls).max(1) as f64 - mean * mean;
+        let mut number = DefaultHasher::new();
+        statement.hash(&mut number);
+        row![
+            snapshot.role(user),
+            snapshot.databases.iter().find(|(_, name)| name == database).map(|(oid, _)| *oid),
+            if is_shown { Value::Int(number.finish() as i64) } else { Value::Null },
+            if is_shown { statement } else { "<insufficient privilege>" },
+            *calls as i64,
+            *total_ms,
+            info.least_ms,
+            info.most_ms,
+            mean,
+            variance.max(0.0).sqrt(),
+            *rows as i64
+        ]
+    };
+    context.sessions.statements.take().into_iter().map(row).collect()
 }
 
 /// Makes the rows of `pg_settings`. Descriptions and limits are not known.

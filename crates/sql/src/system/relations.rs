@@ -107,6 +107,7 @@ static ROWS: &[(&str, Rows)] = &[
     ("pg_sequence", classes::sequences),
     ("pg_settings", cluster::settings),
     ("pg_stat_activity", cluster::activity),
+    ("pg_stat_statements", cluster::statements),
     ("pg_timezone_abbrevs", cluster::abbreviations),
     ("pg_timezone_names", cluster::zones),
     ("pg_type", types::types),
