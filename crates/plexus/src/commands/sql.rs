@@ -1,6 +1,9 @@
 //! `plexus sql`: runs SQL statements on a node, or prints where clients of PostgreSQL find it.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+mod prompt;
+mod statement;
+
+use std::io::{self, BufRead, IsTerminal};
 
 use anyhow::{anyhow, bail};
 use plexus_admin::{
@@ -10,6 +13,10 @@ use plexus_admin::{
     sql::SqlAddress,
 };
 
+use self::{
+    prompt::Prompt,
+    statement::{is_complete, is_exit},
+};
 use super::cluster::Cluster;
 use crate::output;
 
@@ -46,7 +53,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             password.ok_or_else(|| anyhow!("{}: not found", config.dir.sql_password().display()))?;
         return output::line(&addresses[0].tcp_url(&password));
     }
-    let mut client = connect(&addresses)?;
+    let (mut client, address) = connect(&addresses)?;
     if !args.statement.is_empty() {
         let mut failed = false;
         for statement in &args.statement {
@@ -57,7 +64,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    prompt(&mut client)
+    if io::stdin().is_terminal() && io::stdout().is_terminal() {
+        return converse(&mut client, address.clone());
+    }
+    run_input(&mut client)
 }
 
 /// Returns the addresses of the node that is named, or of all.
@@ -76,11 +86,11 @@ fn addresses(config: &Config, node: Option<&str>) -> anyhow::Result<Vec<SqlAddre
     Ok(addresses)
 }
 
-fn connect(addresses: &[SqlAddress]) -> anyhow::Result<PostgresClient> {
+fn connect(addresses: &[SqlAddress]) -> anyhow::Result<(PostgresClient, &SqlAddress)> {
     let mut last = anyhow!("no node");
     for address in addresses {
         match PostgresClient::connect(address, "plexus sql") {
-            Ok(client) => return Ok(client),
+            Ok(client) => return Ok((client, address)),
             Err(error) => last = error.into(),
         }
     }
@@ -107,35 +117,35 @@ fn run_all(client: &mut PostgresClient, statements: &str) -> anyhow::Result<bool
     Ok(succeeded)
 }
 
+/// Reads statements at a terminal, and runs them.
+fn converse(client: &mut PostgresClient, address: SqlAddress) -> anyhow::Result<()> {
+    let mut prompt = Prompt::new(address)?;
+    while let Some(statements) = prompt.read()? {
+        // The answer shows whether they have succeeded.
+        run_all(client, &statements)?;
+    }
+    Ok(())
+}
+
 /// Reads statements up to their semicolons, and runs them.
-fn prompt(client: &mut PostgresClient) -> anyhow::Result<()> {
-    let is_shown = io::stdin().is_terminal();
-    let (mut statement, mut failed) = (String::new(), false);
-    let show = |text: &str| -> anyhow::Result<()> {
-        if is_shown {
-            print!("{text}");
-            io::stdout().flush()?;
-        }
-        Ok(())
-    };
-    show("plexus=> ")?;
+fn run_input(client: &mut PostgresClient) -> anyhow::Result<()> {
+    let (mut statements, mut failed) = (String::new(), false);
     for line in io::stdin().lock().lines() {
         let line = line?;
-        if statement.is_empty() && matches!(line.trim(), "exit" | "quit" | "\\q") {
-            return Ok(());
+        if statements.is_empty() && is_exit(&line) {
+            break;
         }
-        statement.push_str(&line);
-        statement.push('\n');
-        if line.trim_end().ends_with(';') {
-            failed |= !run_all(client, &statement)?;
-            statement.clear();
+        statements.push_str(&line);
+        statements.push('\n');
+        if line.contains(';') && is_complete(&statements) {
+            failed |= !run_all(client, &statements)?;
+            statements.clear();
         }
-        show(if statement.is_empty() { "plexus=> " } else { "plexus-> " })?;
     }
-    if !statement.trim().is_empty() {
-        failed |= !run_all(client, &statement)?;
+    if !statements.trim().is_empty() {
+        failed |= !run_all(client, &statements)?;
     }
-    if failed && !is_shown { Err(anyhow!("a statement has failed")) } else { Ok(()) }
+    if failed { Err(anyhow!("a statement has failed")) } else { Ok(()) }
 }
 
 fn print_rows(rows: &PostgresRows) -> anyhow::Result<()> {

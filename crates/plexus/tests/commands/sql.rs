@@ -3,6 +3,9 @@
 
 mod damage;
 mod dumps;
+mod oracle;
+mod prompt;
+mod random;
 mod sessions;
 mod types;
 
@@ -18,7 +21,8 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use crate::common::{Cluster, CommandOutput, run, signal};
+use self::oracle::Oracle;
+use crate::common::{Cluster, CommandOutput, program, run, signal};
 
 /// The files of statements whose results are compared, each in a database of its own.
 const STATEMENTS: &[(&str, &str)] = &[
@@ -33,6 +37,7 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("functions", include_str!("sql/functions.sql")),
     ("joins", include_str!("sql/joins.sql")),
     ("keys", include_str!("sql/keys.sql")),
+    ("merges", include_str!("sql/merges.sql")),
     ("networks", include_str!("sql/networks.sql")),
     ("queries", include_str!("sql/queries.sql")),
     ("sessions", include_str!("sql/sessions.sql")),
@@ -83,59 +88,10 @@ fn query(psql: &Path, cluster: &Cluster, node: u16, text: &str) -> String {
     said(command).trim_end().to_owned()
 }
 
-/// A server of PostgreSQL in a directory, until it is dropped.
-struct Oracle {
-    directory: tempfile::TempDir,
-    pg_ctl: PathBuf,
-}
-
-/// Returns a command that runs as an unprivileged user: PostgreSQL refuses root.
-fn unprivileged(program: &Path) -> Command {
-    if !rustix::process::geteuid().is_root() {
-        return Command::new(program);
-    }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(program);
-    command
-}
-
-impl Oracle {
-    fn start(initdb: &Path, pg_ctl: PathBuf) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let data = directory.path().join("data");
-        let mut init = unprivileged(initdb);
-        init.arg("-D").arg(&data).args(["-A", "trust", "-U", USER, "-N", "--locale=C.UTF-8", "-E", "UTF8"]);
-        said(init);
-        let mut start = unprivileged(&pg_ctl);
-        let options =
-            format!("-k {} -c listen_addresses= -c timezone=UTC -c fsync=off", directory.path().display());
-        start
-            .args(["start", "-w", "-o", &options, "-l"])
-            .arg(directory.path().join("log"))
-            .arg("-D")
-            .arg(&data);
-        assert!(start.stdout(Stdio::null()).status().unwrap().success());
-        Self { directory, pg_ctl }
-    }
-}
-
-impl Drop for Oracle {
-    fn drop(&mut self) {
-        let mut stop = unprivileged(&self.pg_ctl);
-        let _ = stop.args(["stop", "-m", "immediate", "-D"]).arg(self.directory.path().join("data")).output();
-    }
-}
-
 #[test]
 fn statements_have_the_results_that_they_have_on_postgresql() {
-    let (Some(psql), Some(initdb), Some(pg_ctl)) =
-        (postgresql("psql"), postgresql("initdb"), postgresql("pg_ctl"))
-    else {
-        return;
-    };
+    let (Some(psql), Some(oracle)) = (postgresql("psql"), Oracle::start()) else { return };
     let cluster = cluster();
-    let oracle = Oracle::start(&initdb, pg_ctl);
     let mut faults = Vec::new();
     for (name, statements) in STATEMENTS {
         let script = cluster.parent().join("statements.sql");
@@ -152,11 +108,7 @@ fn statements_have_the_results_that_they_have_on_postgresql() {
             (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
         };
         let ours = outputs(&|| client(&psql, &cluster, 1));
-        let theirs = outputs(&|| {
-            let mut theirs = Command::new(&psql);
-            theirs.env("PGHOST", oracle.directory.path()).env("PGUSER", USER);
-            theirs
-        });
+        let theirs = outputs(&|| oracle.client(&psql));
         for (ours, theirs) in [(ours.0, theirs.0), (ours.1, theirs.1)] {
             let pairs = ours.lines().zip(theirs.lines()).enumerate();
             let different = pairs.filter(|(_, (our, their))| our != their).map(|(line, (our, their))| {

@@ -18,17 +18,14 @@ fn dumps_of_plexus_and_of_postgresql_are_restored_on_both() {
         select typname, typtype, obj_description(oid) from pg_type where typnamespace in ('public'::regnamespace, 'extra'::regnamespace) and typtype in ('d', 'e') order by 1; \
         select table_name, column_name, data_type, is_identity from information_schema.columns \
         where table_schema in ('public', 'extra') order by 1, 2";
-    let (Some(psql), Some(pg_dump), Some(initdb), Some(pg_ctl)) =
-        (postgresql("psql"), postgresql("pg_dump"), postgresql("initdb"), postgresql("pg_ctl"))
+    let (Some(psql), Some(pg_dump), Some(oracle)) =
+        (postgresql("psql"), postgresql("pg_dump"), Oracle::start())
     else {
         return;
     };
-    let (cluster, oracle) = (cluster(), Oracle::start(&initdb, pg_ctl));
+    let cluster = cluster();
     let at = |server: usize, program: &Path, database: &str| {
-        let mut command = client(program, &cluster, 1);
-        if server == 1 {
-            command.env("PGHOST", oracle.directory.path()).env("PGPORT", "5432");
-        }
+        let mut command = if server == 1 { oracle.client(program) } else { client(program, &cluster, 1) };
         command.env("PGDATABASE", database);
         command
     };

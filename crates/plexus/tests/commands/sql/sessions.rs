@@ -482,3 +482,66 @@ fn roles_have_few_sessions_slow_statements_are_noted_and_certificates_are_replac
     }
     assert_eq!(with("select 1").unwrap(), "1");
 }
+
+#[test]
+fn the_runs_of_statements_are_counted_on_all_nodes() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = Cluster::with(2, &["--sql-port", "5433", "--size-mib", "32", "--cache-mib", "8"], USER);
+    cluster.bear_busy_disks();
+    cluster.edit("[sql]\n", "[sql]\ncounted_statements = 100\n");
+    cluster.run("up").said().ok();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    ask(1, "create table t (a int primary key, b text); create role ann login");
+    for node in 1..=2 {
+        ask(node, &format!("insert into t values ({node}, 'b')"));
+        ask(node, &format!("select * from t where a <= {node}"));
+        let mut fails = client(&psql, &cluster, node);
+        assert!(!fails.args(["-X", "-c", "select a / 0 from t"]).status().unwrap().success());
+    }
+    let mut as_ann = client(&psql, &cluster, 2);
+    as_ann.env("PGUSER", "ann").args([
+        "-X",
+        "-At",
+        "-c",
+        "select query from pg_stat_statements where calls = 2",
+    ]);
+    let of_others = "<insufficient privilege>\n<insufficient privilege>\n";
+    assert_eq!(said(as_ann), of_others);
+    // Also with the extended protocol.
+    ask(1, "prepare p as insert into t values ($1, 'c'); execute p (3)");
+    let found = ask(
+        2,
+        "select calls, rows, query, d.datname, r.rolname,
+            total_exec_time >= max_exec_time and max_exec_time >= mean_exec_time
+            and mean_exec_time >= min_exec_time and min_exec_time > 0 and stddev_exec_time >= 0 and queryid <> 0
+        from pg_stat_statements s join pg_database d on d.oid = dbid join pg_roles r on r.oid = userid
+        where query like '%t where%' or query like 'insert%' or query like '%/%' order by query",
+    );
+    let of = format!("postgres|{USER}|t");
+    let expected = format!("2|2|insert into t values ($1, $2)|{of}\n2|3|select * from t where a <= $1|{of}");
+    assert_eq!(found, expected);
+}
+
+/// The result is that of PostgreSQL with the same statements in the same order.
+#[test]
+fn merge_looks_at_the_rows_that_another_transaction_has_changed_meanwhile() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    ask(1, "create table t (id int primary key, n int); insert into t values (1, 10), (2, 20), (3, 30)");
+    ask(1, "create table s (id int, n int); insert into s values (1, 1), (2, 2), (3, 3)");
+    let mut other = Session::start(&psql, &cluster, 1);
+    other.run("begin; update t set n = 100 where id = 1; delete from t where id = 2;");
+    other.run("update t set id = 33 where id = 3;");
+    thread::scope(|scope| {
+        let merge =
+            "merge into t using s on t.id = s.id when matched and t.n > 50 then update set n = t.n + s.n
+            when matched then update set n = -1 when not matched then insert values (s.id, 1000 + s.n)";
+        scope.spawn(|| ask(2, merge));
+        let waits =
+            "select count(*) from pg_stat_activity where query like 'merge%' and wait_event_type = 'Lock'";
+        until("it waits", || Value::from(ask(1, waits)), |count| count == "1");
+        other.run("commit;");
+    });
+    assert_eq!(ask(2, "select * from t order by id"), "1|101\n2|1002\n3|1003\n33|30");
+}
