@@ -2,6 +2,7 @@
 
 pub mod command;
 mod compare;
+pub mod compat;
 pub mod disks;
 pub mod executive;
 pub mod interconnect;

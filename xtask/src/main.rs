@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{command, disks, executive, interconnect, mutate, package, redo, sql, tidy, verify};
+use xtask::{command, compat, disks, executive, interconnect, mutate, package, redo, sql, tidy, verify};
 
 /// The programs that faults of networks need, and their packages.
 const IP: (&str, &str) = ("ip", "iproute2");
@@ -61,6 +61,8 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Run the suites of clients of PostgreSQL on PostgreSQL 15 and on Plexus, and compare them.
+    Compat(compat::Options),
     /// Build the Debian package and the tar file of a release.
     Package(package::Options),
     /// Run benchmarks beside other systems.
@@ -178,6 +180,7 @@ fn run(command: Command) -> Result<()> {
             let numbers = [seconds(minutes), seed].map(|n| n.to_string());
             command::run(torture(&[IP, TC, NFT])?.arg("soak").args(numbers))
         }
+        Command::Compat(options) => compat::run(&root, &options),
         Command::Package(options) => package::run(&root, &options),
         Command::Sim { options } => command::run(checks(&root, "sim").args(options)),
         Command::Bench(Bench::Interconnect(options)) => interconnect::run(&root, &options),

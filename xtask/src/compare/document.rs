@@ -6,25 +6,25 @@ use anyhow::{Context, Result};
 
 use crate::command;
 
-/// The document with all comparisons, from the root of the repository.
-const DOCUMENT: &str = "docs/performance.md";
+/// The document with all measurements, from the root of the repository.
+pub(crate) const DOCUMENT: &str = "docs/performance.md";
 
 /// The width of text in the document.
 const COLUMNS: usize = 100;
 
-/// Writes `report` into the document under `root`, between the markers of `section`.
+/// Writes `report` into `document` under `root`, between the markers of `section`.
 ///
 /// Lines that are not part of a table are wrapped.
 ///
 /// # Errors
 /// The document cannot be read or written, or has no such section.
-pub(crate) fn write(root: &Path, section: &str, report: &str) -> Result<()> {
-    let path = root.join(DOCUMENT);
+pub(crate) fn write(root: &Path, document: &str, section: &str, report: &str) -> Result<()> {
+    let path = root.join(document);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let text = replaced(&text, section, &wrapped(report))
         .with_context(|| format!("{} has no section `{section}`", path.display()))?;
     fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("written to {DOCUMENT}");
+    println!("written to {document}");
     Ok(())
 }
 

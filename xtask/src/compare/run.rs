@@ -61,7 +61,7 @@ impl<'a> Run<'a> {
         println!("\n{text}");
         if self.options.write {
             self.load.permit(true, self.options.anyway)?;
-            document::write(root, section, &text)?;
+            document::write(root, document::DOCUMENT, section, &text)?;
         }
         match report.failed.len() {
             0 => Ok(()),

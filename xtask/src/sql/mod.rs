@@ -5,8 +5,8 @@
 //! are in `rows.rs`.
 
 pub(crate) mod killed;
-mod plexus;
-mod postgres;
+pub(crate) mod plexus;
+pub(crate) mod postgres;
 mod rows;
 pub(crate) mod work;
 

@@ -44,7 +44,7 @@ END;
 const HOT: &str = "UPDATE pgbench_branches SET bbalance = bbalance + 1 WHERE bid = 1;\n";
 
 /// The program to measure.
-pub(super) struct Plexus(PathBuf);
+pub(crate) struct Plexus(PathBuf);
 
 /// A cluster that runs until it is dropped.
 struct Cluster<'a> {
@@ -58,8 +58,13 @@ impl Plexus {
     ///
     /// # Errors
     /// It does not build.
-    pub(super) fn build(root: &Path) -> Result<Self> {
+    pub(crate) fn build(root: &Path) -> Result<Self> {
         built_program(root, "plexus", "plexus").map(Self)
+    }
+
+    /// Takes a program that is there.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self(path.into())
     }
 
     /// Starts a cluster.
@@ -95,7 +100,10 @@ impl Plexus {
     }
 
     /// Measures one node.
-    pub(super) fn one_node(&self, measure: impl FnOnce(&Server) -> Measured) -> Measured {
+    ///
+    /// # Errors
+    /// The cluster does not start, or the measurement fails.
+    pub(crate) fn one_node<T>(&self, measure: impl FnOnce(&Server) -> Result<T>) -> Result<T> {
         measure(&self.start(1, "shm")?.servers[0])
     }
 

@@ -14,7 +14,7 @@ use super::work::{PROGRAMS, Server, USER};
 use crate::command::run;
 
 /// A server that runs until it is dropped.
-pub(super) struct Postgres {
+pub(crate) struct Postgres {
     directory: TempDir,
     pub server: Server,
 }
@@ -31,7 +31,11 @@ fn unprivileged(program: &str) -> Command {
 }
 
 impl Postgres {
-    pub(super) fn start() -> Result<Self> {
+    /// Starts a server with an empty database.
+    ///
+    /// # Errors
+    /// PostgreSQL 15 is not installed, or does not start.
+    pub(crate) fn start() -> Result<Self> {
         ensure!(Path::new(PROGRAMS).join("postgres").exists(), "postgresql-15 is not installed");
         let directory = tempfile::tempdir()?;
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777))?;

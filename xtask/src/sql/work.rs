@@ -52,9 +52,14 @@ impl Server {
                 command
             }
         };
-        command.env("PGHOST", &self.directory).env("PGPORT", self.port.to_string());
-        command.env("PGUSER", USER).env("PGDATABASE", "postgres");
+        self.tell(&mut command);
         command
+    }
+
+    /// Tells a client of PostgreSQL where the server is.
+    pub(crate) fn tell(&self, client: &mut Command) {
+        client.env("PGHOST", &self.directory).env("PGPORT", self.port.to_string());
+        client.env("PGUSER", USER).env("PGDATABASE", "postgres");
     }
 }
 
