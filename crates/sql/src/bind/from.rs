@@ -67,6 +67,8 @@ pub(crate) struct Source {
     pub(crate) has_key: bool,
     /// Its rows are kept for the rows before it, though they could be looked up.
     pub(crate) is_kept: bool,
+    /// Its rows are locked until the end of the transaction.
+    pub(crate) is_locked: bool,
 }
 
 impl Source {
@@ -84,6 +86,7 @@ impl Source {
             is_full: false,
             has_key: false,
             is_kept: false,
+            is_locked: false,
         }
     }
 

@@ -4,6 +4,7 @@ pub(crate) mod aggregates;
 mod calls;
 pub(crate) mod from;
 mod keyed;
+pub(crate) mod locks;
 mod narrow;
 pub(crate) mod operators;
 mod order;

@@ -32,8 +32,9 @@ pub(super) fn filter_early(sources: &mut [Source]) {
 
 /// Lets a query read only the columns of tables that it names.
 pub(super) fn read_less(select: &mut Select) {
-    // A row that is locked is read again as a whole.
-    if select.locks.is_some() || !select.sources.iter().any(|source| source.table().is_some()) {
+    // The row of one table that is locked is read again as a whole.
+    let is_alone = select.locks.is_some() && select.sources.len() == 1;
+    if is_alone || !select.sources.iter().any(|source| source.table().is_some()) {
         return;
     }
     let width = select.sources.iter().map(|source| source.width).sum::<usize>();
@@ -52,6 +53,8 @@ pub(super) fn read_less(select: &mut Select) {
             });
         });
         source.offset = at;
+        // Its key leads to the row that is locked.
+        source.has_key = source.is_locked;
         let reads_all = source.has_key || !matches!(source.relation, Relation::Table(_));
         let is_read = |column: &usize| reads_all || named.contains(column);
         let columns: Vec<usize> = (start..end).filter(is_read).map(|column| column - start).collect();
@@ -60,8 +63,8 @@ pub(super) fn read_less(select: &mut Select) {
         }
         let to = |column: usize| places[start + column] - at;
         source.filter.iter_mut().for_each(|expr| expr.move_columns(&to));
-        source.width = columns.len();
-        at += columns.len();
+        source.width = columns.len() + usize::from(source.has_key);
+        at += source.width;
         let before = source.columns.take();
         let of_table = |column: usize| before.as_ref().map_or(column, |before| before[column]);
         source.columns = (!reads_all).then(|| columns.into_iter().map(of_table).collect());

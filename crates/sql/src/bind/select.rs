@@ -1,6 +1,5 @@
 //! Queries: what they read, in which way, and what they return.
 
-use plexus_store::RowLock;
 use sqlparser::ast;
 
 use super::{
@@ -9,6 +8,7 @@ use super::{
     calls::special_name,
     coerce,
     from::{self, Source},
+    locks::{Locking, bind_locks},
     narrow::{filter_early, read_less},
     order::{divide, keep_chosen, order},
     paths::{order_path, path_order, place},
@@ -16,10 +16,9 @@ use super::{
     windows::{Calls, WindowCall},
 };
 use crate::{
-    catalog::Privilege,
     error::{Result, SqlError, code, error, fail},
     expr::Expr,
-    parse::{WEAKER_LOCK, fetched, folded, simple},
+    parse::{fetched, folded, simple},
     spool::Direction,
     types::Type,
 };
@@ -29,24 +28,6 @@ use crate::{
 pub(crate) struct ResultColumn {
     pub(crate) name: String,
     pub(crate) of: Type,
-}
-
-/// The locks that a query takes on its rows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Locking {
-    pub(crate) strength: RowLock,
-    pub(crate) busy: Busy,
-}
-
-/// The way to lock a row that another transaction has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Busy {
-    /// It is waited for.
-    Waits,
-    /// The statement fails.
-    Fails,
-    /// The row is left out.
-    Skips,
 }
 
 /// A query that is ready to run.
@@ -353,40 +334,6 @@ pub(crate) fn bind_limit(select: &mut Select, query: &ast::Query, around: Around
     Ok(())
 }
 
-/// Binds the locks of a query on the rows of its only table.
-fn bind_locks(select: &mut Select, query: &ast::Query, parameters: &Parameters) -> Result<()> {
-    let is_single = select.groups.is_none()
-        && !select.is_distinct
-        && select.distinct_on.is_empty()
-        && select.windows.is_empty()
-        && select.sets.is_empty()
-        && matches!(&select.sources[..], [source] if source.table().is_some());
-    if select.sources.is_empty() {
-        return Ok(());
-    }
-    for lock in &query.locks {
-        let is_weaker = lock.of.as_ref().is_some_and(|of| of.to_string() == format!("\"{WEAKER_LOCK}\""));
-        refuse(lock.of.is_some() && !is_weaker || !is_single, &format!("the clause {lock}"))?;
-        let strength = match (&lock.lock_type, is_weaker) {
-            (ast::LockType::Update, false) => RowLock::Update,
-            (ast::LockType::Update, true) => RowLock::NoKeyUpdate,
-            (ast::LockType::Share, false) => RowLock::Share,
-            (ast::LockType::Share, true) => RowLock::KeyShare,
-        };
-        let busy = match lock.nonblock {
-            None => select.locks.map_or(Busy::Waits, |locks| locks.busy),
-            Some(ast::NonBlock::Nowait) => Busy::Fails,
-            Some(ast::NonBlock::SkipLocked) => Busy::Skips,
-        };
-        let strength = select.locks.map_or(strength, |locks| locks.strength.max(strength));
-        select.locks = Some(Locking { strength, busy });
-    }
-    if let (Some(_), Some(table)) = (select.locks, select.sources.first().and_then(Source::table)) {
-        parameters.check(&table.owner, &table.grants, Privilege::Update, "table", &table.name)?;
-    }
-    Ok(())
-}
-
 /// The sets of values by which a query groups.
 struct GroupedBy {
     keys: Vec<GroupKey>,
@@ -520,7 +467,7 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
     (bound.windows, bound.sets) = calls.take();
     move_calls(&mut bound);
     if let Some(query) = query {
-        bind_locks(&mut bound, query, around.parameters)?;
+        bind_locks(&mut bound, query, scope.columns, around.parameters)?;
     }
     order_by_path(&mut bound);
     read_less(&mut bound);

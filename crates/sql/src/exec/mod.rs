@@ -13,7 +13,6 @@ use std::{
 };
 
 use plexus_interconnect::executor;
-use plexus_store::RowLock;
 
 pub(crate) use self::scan::KeptRows;
 use self::{
@@ -23,7 +22,8 @@ use self::{
 use crate::{
     bind::{
         from::Source,
-        select::{Busy, Locking, Select},
+        locks::{Busy, Locking},
+        select::Select,
     },
     catalog::{Table, Transaction},
     error::{Result, SqlError, code},
@@ -369,64 +369,112 @@ fn order_of(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<Vec<Value>> 
 async fn locked(
     run: &mut Run<'_>,
     query: &Select,
-    Locking { strength, busy }: Locking,
+    lock: Locking,
     wanted: Option<usize>,
     offset: usize,
 ) -> Result<Rows> {
-    let [source] = &query.sources[..] else { return Err(SqlError::unsupported("this FOR UPDATE")) };
-    let Some(table) = source.table() else { return Err(SqlError::unsupported("this FOR UPDATE")) };
     let mut rows = Vec::new();
     if !run.complete(&mut |run| all_hold(&query.constant, run.inputs(&[]))).await? {
         return Ok(rows.into());
     }
-    for key in matching(run, source, Some(query)).await? {
-        if wanted == Some(rows.len()) {
-            break;
-        }
-        run.by.never_wait(busy != Busy::Waits);
-        let locked = lock_row(run, source, table, &key?, strength).await;
-        run.by.never_wait(false);
-        match locked {
-            Ok(Some(row)) => {
+    if let [source] = &query.sources[..] {
+        let Some(table) = source.table() else { return Err(SqlError::unsupported("this FOR UPDATE")) };
+        let test = |row: &[Value], inputs: Inputs<'_>| all_hold(&source.conditions, Inputs { row, ..inputs });
+        for key in matching(run, source, Some(query)).await? {
+            if wanted == Some(rows.len()) {
+                break;
+            }
+            if let Some(row) = lock_row(run, table, &key?, lock, &test).await? {
                 let row = run.complete(&mut |run| Ok(project(run, query, &row)?.row)).await?;
                 run.keep(&row)?;
                 rows.push(row);
             }
-            Ok(None) => {}
-            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Skips => {}
-            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Fails => {
-                let name = &table.name;
-                let message = format!("could not obtain lock on row in relation \"{name}\"");
-                return Err(SqlError::new(code::LOCK_NOT_AVAILABLE, message));
-            }
-            Err(error) => return Err(error),
+        }
+        return Rows::from(rows).part(offset, usize::MAX).await;
+    }
+    let mut found = Spool::new(run.temporary, query.order.iter().map(|key| key.direction));
+    joined(run, &query.sources, &mut |run, row| {
+        found.push(OrderedRow { order: order_of(run, query, row)?, row: row.to_vec() })?;
+        Ok(true)
+    })
+    .await?;
+    for row in found.rows().await? {
+        if wanted == Some(rows.len()) {
+            break;
+        }
+        if let Some(row) = lock_joined(run, query, row?, lock).await? {
+            let row = run.complete(&mut |run| Ok(project(run, query, &row)?.row)).await?;
+            run.keep(&row)?;
+            rows.push(row);
         }
     }
     Rows::from(rows).part(offset, usize::MAX).await
 }
 
-/// Locks a row. Returns its newest contents if they are still those that the query wants.
+/// Locks the rows of which a joined row is made. Returns it with their newest contents, if it still
+/// is one that the query wants.
+async fn lock_joined(
+    run: &mut Run<'_>,
+    query: &Select,
+    mut row: Vec<Value>,
+    lock: Locking,
+) -> Result<Option<Vec<Value>>> {
+    for source in query.sources.iter().filter(|source| source.has_key) {
+        let own = source.offset..source.offset + source.width - 1;
+        let (Some(table), Value::Bytes(key)) = (source.table(), &row[own.end]) else { continue };
+        let test = |newest: &[Value], inputs: Inputs<'_>| {
+            let seen = [&row[..own.start], newest, &row[own.end..]].concat();
+            for source in &query.sources {
+                let of_source = Inputs { row: &seen[source.offset..], ..inputs };
+                if !all_hold(&source.conditions, Inputs { row: &seen, ..inputs })?
+                    || source.outer.is_none() && !all_hold(&source.filter, of_source)?
+                {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        let Some(newest) = lock_row(run, table, key, lock, &test).await? else { return Ok(None) };
+        row.splice(own, newest);
+    }
+    Ok(Some(row))
+}
+
+/// Tests the newest contents of a row; the inputs are those without it.
+type RowTest<'t> = &'t dyn Fn(&[Value], Inputs<'_>) -> Result<bool>;
+
+/// Locks a row. Returns its newest contents if they are still those that the query wants; nothing,
+/// too, if another transaction has it and such rows are left out.
 async fn lock_row(
     run: &mut Run<'_>,
-    source: &Source,
     table: &Table,
     key: &[u8],
-    strength: RowLock,
+    Locking { strength, busy }: Locking,
+    test: RowTest<'_>,
 ) -> Result<Option<Vec<Value>>> {
     loop {
         let mut newest = Ok(None);
-        let (parameters, outer, context) = (run.parameters, run.outer, run.context);
+        let inputs = run.inputs(&[]);
         let mut wants = |row: Option<&[u8]>| {
             newest = (|| {
                 let Some(bytes) = row else { return Ok(None) };
                 let row = encode::read_row(bytes, table.columns.len())?;
-                let inputs = Inputs { row: &row, parameters, outer, context };
-                let holds = all_hold(&source.conditions, inputs)?;
-                Ok::<_, SqlError>(holds.then_some(row))
+                Ok::<_, SqlError>(test(&row, inputs)?.then_some(row))
             })();
             matches!(newest, Ok(Some(_)))
         };
-        run.by.lock(table.rows(), key, strength, &mut wants).await?;
+        run.by.never_wait(busy != Busy::Waits);
+        let locked = run.by.lock(table.rows(), key, strength, &mut wants).await.map_err(SqlError::from);
+        run.by.never_wait(false);
+        match locked {
+            Ok(_) => {}
+            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Skips => return Ok(None),
+            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Fails => {
+                let message = format!("could not obtain lock on row in relation \"{}\"", table.name);
+                return Err(SqlError::new(code::LOCK_NOT_AVAILABLE, message));
+            }
+            Err(error) => return Err(error),
+        }
         if newest.is_err() && run.supply().await? {
             continue;
         }

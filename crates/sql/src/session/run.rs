@@ -212,7 +212,7 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             let mut query = query::bind(query, around)?;
             query::settle(&mut query);
             let query = query::shown(query, parameters)?;
-            let tables = locked_table(&query);
+            let tables = locked_tables(&query);
             Ok(Plan { kind: PlanKind::Select(Box::new(query)), tables, uses: Vec::new() })
         }
         ast::Statement::Query(_)
@@ -238,7 +238,7 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
                 let message = "DECLARE CURSOR must not contain data-modifying statements in WITH";
                 return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
             }
-            let tables = locked_table(&query);
+            let tables = locked_tables(&query);
             let (is_scroll, is_held) = (*scroll == Some(true), *hold == Some(true));
             let declared = Declared { name: folded(name), is_scroll, is_held, query };
             Ok(Plan { kind: PlanKind::Declare(Box::new(declared)), tables, uses: Vec::new() })
@@ -247,13 +247,14 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
     }
 }
 
-/// Returns the table whose rows a query locks.
-fn locked_table(query: &Query) -> Vec<(u64, TableMode)> {
-    let locked = match &query.body {
-        QueryBody::Select(select) if select.locks.is_some() => select.sources.first().and_then(Source::table),
-        _ => None,
+/// Returns the tables whose rows a query locks.
+fn locked_tables(query: &Query) -> Vec<(u64, TableMode)> {
+    let sources = match &query.body {
+        QueryBody::Select(select) => &select.sources[..],
+        _ => &[],
     };
-    locked.map(|table| (table.id, TableMode::Write)).into_iter().collect()
+    let locked = sources.iter().filter(|source| source.is_locked).filter_map(Source::table);
+    locked.map(|table| (table.id, TableMode::Write)).collect()
 }
 
 impl Session<'_> {

@@ -100,3 +100,31 @@ select few.id, b.id, s.k from few, b full join s on b.id = s.k where few.id = 2 
 update t set x = (select count(*) from t y where y.k = t.k) + (select count(*) from s where s.k = t.k) where exists (select from s where s.k = t.k);
 select sum(x), count(x) from t;
 select (select max(s.k) / (count(*) - 1) from s where s.k = t.k) from t where t.k > 10 limit 3;
+-- Locks of the rows of joins.
+\set VERBOSITY sqlstate
+create table lk (id int primary key, n int);
+create table lo (id int primary key, lk int references lk, note text);
+insert into lk values (1, 10), (2, 20), (3, 3);
+insert into lo values (1, 1, 'a'), (2, 1, 'b'), (3, 2, 'c'), (4, null, 'd'), (5, 3, 'e');
+select lo.id, lk.n, note from lo join lk on lk.id = lo.lk order by lo.id for update;
+select lo.id, lk.n from lo join lk on lk.id = lo.lk where n > 5 order by lo.id desc limit 2 for update of lo;
+select * from lo, lk where lo.lk = lk.id and lk.n > 5 order by 1 for share of lk nowait;
+select lo.*, lk.n from lo left join lk on lk.id = lo.lk order by lo.id for update of lo;
+select lo.id from lk right join lo on lk.id = lo.lk order by lo.id offset 1 limit 3 for no key update;
+select lo.id from lk right join lo on lk.id = lo.lk order by lo.id offset 1 limit 3 for update of lo skip locked;
+select lo.id from lo left join lk on lk.id = lo.lk for update;
+select lo.id from lo left join lk on lk.id = lo.lk for update of lk;
+select id from lo where note > 'b' order by id for update of lo;
+select id from lo x order by id for update of lo;
+select id from lo x order by id for update of x;
+select a.id, b.id from lk a join lk b on a.id < b.id order by 1, 2 for update of b;
+select lk.id, g from lk join generate_series(1, 2) g on g = lk.id order by 1 for update;
+select lk.id, count(*) from lo join lk on lk.id = lo.lk group by lk.id for update;
+select distinct n from lo join lk on lk.id = lo.lk for update;
+select x.id from lo x join lk on lk.id = x.lk where exists (select from lk y where y.n > lk.n) order by 1 for update;
+select lo.id, (select max(n) from lk y where y.id <= lk.id) from lo join lk on lk.id = lo.lk order by 1 for update of lk;
+begin read only; select lo.id from lo join lk on true for update; rollback;
+prepare locks (int) as select lo.id, note from lo join lk on lk.id = lo.lk where lk.id = $1 order by 1 for update;
+execute locks (1);
+execute locks (2);
+begin; declare c cursor for select lo.id, n from lo join lk on lk.id = lo.lk order by lo.id for update; fetch 2 from c; commit;

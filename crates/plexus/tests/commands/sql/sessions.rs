@@ -545,3 +545,31 @@ fn merge_looks_at_the_rows_that_another_transaction_has_changed_meanwhile() {
     });
     assert_eq!(ask(2, "select * from t order by id"), "1|101\n2|1002\n3|1003\n33|30");
 }
+
+/// The results are those of PostgreSQL with the same statements in the same order.
+#[test]
+fn the_rows_of_a_join_are_locked_as_they_are_then() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    ask(1, "create table a (id int primary key, n int); insert into a values (1, 10), (2, 20), (3, 30)");
+    ask(1, "create table b (id int primary key, a int); insert into b values (1, 1), (2, 2), (3, 3)");
+    let mut other = Session::start(&psql, &cluster, 1);
+    other.run("begin; update a set n = 11 where id = 1; update a set n = 0 where id = 2; delete from b where id = 3;");
+    thread::scope(|scope| {
+        let locking = "select b.id, n from a join b on b.a = a.id where n > 5 order by b.id for update";
+        let locks = scope.spawn(|| ask(2, locking));
+        let waits = "select count(*) from pg_stat_activity where query like 'select b.id%' and wait_event_type = 'Lock'";
+        until("it waits", || Value::from(ask(1, waits)), |count| count == "1");
+        other.run("commit;");
+        assert_eq!(locks.join().unwrap(), "1|11");
+    });
+    // A row of each table is locked, and those of a table that is not named are free.
+    other.run("begin; select * from a join b on b.a = a.id where a.id = 1 for update of b;");
+    assert_eq!(ask(2, "select a.id from a join b on b.a = a.id order by 1 for update skip locked"), "2");
+    assert_eq!(ask(2, "select id from a order by 1 for update skip locked"), "1\n2\n3");
+    let mut fails = client(&psql, &cluster, 2);
+    fails.args(["-X", "-c", "select 1 from a, b where b.a = a.id and a.id = 1 for update nowait"]);
+    let told = String::from_utf8(fails.output().unwrap().stderr).unwrap();
+    assert!(told.contains("could not obtain lock on row in relation \"b\""), "{told}");
+}
