@@ -33,8 +33,8 @@ pub trait Peers: Send + Sync {
     /// Returns the members of the cluster without this node.
     fn members(&self) -> Vec<NodeId>;
 
-    /// Runs a command on a member: `sessions`, `statements` or `session`. `None`: there is no answer, or it is
-    /// an error.
+    /// Runs a command on a member: `sessions`, `statements` or `session`. `None`: there is no
+    /// answer, or it is an error.
     fn ask(
         &self,
         node: NodeId,

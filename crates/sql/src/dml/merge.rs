@@ -67,7 +67,7 @@ impl Clause {
     }
 }
 
-/// Binds MERGE.
+/// Binds MERGE, also behind WITH.
 pub(super) fn bind_merge(merge: &ast::Merge, around: Around<'_>) -> Result<Change> {
     let parameters = around.parameters;
     refuse(merge.output.is_some(), "RETURNING of MERGE")?;
@@ -199,8 +199,8 @@ impl Merge {
         Ok(None)
     }
 
-    /// Does what the first clause says that is about a row. Returns whether a row has changed; `seen`
-    /// has the keys of those before it.
+    /// Does what the first clause says that is about a row. Returns whether a row has changed;
+    /// `seen` has the keys of those before it.
     async fn act(
         &self,
         run: &mut Run<'_>,

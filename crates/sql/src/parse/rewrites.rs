@@ -103,14 +103,17 @@ pub(super) fn know_variadic(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
 /// Writes the query `TABLE t` as `SELECT * FROM t`.
 pub(super) fn know_table(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     let words = places(&tokens);
-    let begins = |before: &TokenWithSpan| {
-        let is_word = |word: &&str| is_word(before, word);
-        matches!(before.token, Token::LParen | Token::SemiColon)
-            || ["union", "except", "intersect", "all", "as"].iter().any(is_word)
+    let is = |place: usize, all: &[&str]| all.iter().any(|word| is_word(&tokens[words[place]], word));
+    // Elsewhere `AS table` is the name of a column.
+    let is_first_as = |place: usize| {
+        is(0, &["create", "prepare"]) && is(place, &["as"]) && !(0..place).any(|before| is(before, &["as"]))
     };
-    let is_query = |place: &usize| {
-        is_word(&tokens[words[*place]], "table") && (*place == 0 || begins(&tokens[words[*place - 1]]))
+    let begins = |place: usize| {
+        matches!(tokens[words[place]].token, Token::LParen | Token::SemiColon)
+            || is(place, &["union", "except", "intersect", "all"])
+            || is_first_as(place)
     };
+    let is_query = |place: &usize| is(*place, &["table"]) && (*place == 0 || begins(*place - 1));
     let found: Vec<usize> = (0..words.len()).filter(is_query).map(|place| words[place]).collect();
     for at in found.into_iter().rev() {
         let select = [Token::make_keyword("SELECT"), Token::Mul, Token::make_keyword("FROM")];

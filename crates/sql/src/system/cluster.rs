@@ -73,8 +73,8 @@ pub(super) fn activity(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>
     context.sessions.take().into_iter().map(row).collect()
 }
 
-/// Makes the rows of `pg_stat_statements`: the counts of all nodes together, since the start of each,
-/// without the texts of other roles.
+/// Makes the rows of `pg_stat_statements`: the counts of all nodes together, since the start of
+/// each, without the texts of other roles.
 pub(super) fn statements(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
     let row = |info: StatementInfo| {
         let StatementInfo { user, database, statement, calls, rows, total_ms, .. } = &info;

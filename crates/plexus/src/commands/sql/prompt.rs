@@ -1,4 +1,4 @@
-//! The prompt of `plexus sql` at a terminal: statements with a history, and words that Tab completes.
+//! The prompt of `plexus sql` at a terminal: statements have a history, and Tab completes words.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -32,7 +32,7 @@ const WORDS: &str = "
         and relnamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
     union select proname from pg_proc where pg_function_is_visible(oid)";
 
-/// A prompt.
+/// The prompt of a session.
 pub(super) struct Prompt {
     editor: Editor<Words, DefaultHistory>,
     /// There is none without a home directory.

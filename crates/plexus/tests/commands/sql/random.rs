@@ -261,8 +261,8 @@ impl Statements {
         text
     }
 
-    /// Returns a query whose columns have these types and the names `o0`, `o1`, and so on. It may use
-    /// the columns of `outer`.
+    /// Returns a query whose columns have these types and the names `o0`, `o1`, and so on. It may
+    /// use the columns of `outer`.
     fn rows(&mut self, types: &[Type], outer: &[Source], depth: usize) -> String {
         if depth > 0 && self.random.percent(10) {
             let operator = self.one(&["union", "union all", "intersect", "except", "except all"]);
