@@ -24,7 +24,7 @@ use plexus_membership::groups::{
 
 use crate::{
     activity::Activity,
-    error::{self, SqlError, code},
+    error::{self, SqlError, code, fail},
     functions::invalid_parameter,
 };
 
@@ -314,8 +314,7 @@ impl SessionNotifications {
         channel.iter().try_for_each(|channel| check_channel(channel))?;
         let mut pending = self.pending.borrow_mut();
         if pending.listens.len() + if listens { self.channels().len() } else { 0 } >= MOST_CHANNELS {
-            let message = format!("a session listens to at most {MOST_CHANNELS} channels");
-            return Err(SqlError::new(code::PROGRAM_LIMIT, message));
+            fail!(PROGRAM_LIMIT, "a session listens to at most {MOST_CHANNELS} channels");
         }
         // What is said twice in a row is one.
         if pending.listens.last() != Some(&(channel.clone(), listens)) {

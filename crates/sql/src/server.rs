@@ -27,7 +27,7 @@ use crate::{
     answers::Answers,
     catalog::{Catalog, SessionPlace},
     dml::foreign::Constraints,
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     functions::{self, Advisory, Context, OtherSessions},
     notifications::{Notifications, SessionNotifications},
     peers::{ClusterSessions, Peers},
@@ -419,8 +419,7 @@ async fn authenticated(
     let number = shared.first.database(&mut transaction, database).await?;
     transaction.rollback();
     if connection.is_elsewhere() && !connection.is_encrypted() {
-        let message = "clients of other machines must encrypt: use sslmode=require";
-        return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
+        fail!(INVALID_AUTHORIZATION, "clients of other machines must encrypt: use sslmode=require");
     }
     if connection.is_remote() {
         let verifier = role.as_ref().and_then(|role| role.verifier.as_deref()).and_then(Verifier::parse);
@@ -428,12 +427,10 @@ async fn authenticated(
         prove(connection, verifier, name).await?;
     }
     let Some(role) = role else {
-        let message = format!("role \"{name}\" does not exist");
-        return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
+        fail!(INVALID_AUTHORIZATION, "role \"{name}\" does not exist");
     };
     if !role.can_login {
-        let message = format!("role \"{name}\" is not permitted to log in");
-        return Err(SqlError::new(code::INVALID_AUTHORIZATION, message));
+        fail!(INVALID_AUTHORIZATION, "role \"{name}\" is not permitted to log in");
     }
     let database = number.ok_or_else(|| no_database(database))?;
     let most = role.most_sessions.filter(|_| !role.is_superuser);
@@ -451,16 +448,14 @@ async fn prove(connection: &mut Connection, verifier: Verifier, name: &str) -> R
     let at = message.iter().position(|byte| *byte == 0).ok_or_else(violation)?;
     let (mechanism, rest) = message.split_at(at);
     if mechanism != MECHANISM.as_bytes() {
-        let message = "client selected an invalid SASL authentication mechanism";
-        return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
+        fail!(PROTOCOL_VIOLATION, "client selected an invalid SASL authentication mechanism");
     }
     // Behind the end of the name is the length.
     let exchange = Exchange::begin(verifier, rest.get(5..).ok_or_else(violation)?)?;
     connection.out.authentication(GOES_ON, exchange.first().as_bytes());
     let Some(Received::Password(message)) = connection.receive().await? else { return Err(violation()) };
     let Some(end) = exchange.end(&message)? else {
-        let message = format!("password authentication failed for user \"{name}\"");
-        return Err(SqlError::new(code::INVALID_PASSWORD, message));
+        fail!(INVALID_PASSWORD, "password authentication failed for user \"{name}\"");
     };
     connection.out.authentication(LAST, end.as_bytes());
     Ok(())
@@ -487,8 +482,7 @@ async fn session(
         }
         let of_role = || sessions.values().filter(|activity| activity.user() == user).count();
         if most.is_some_and(|most| of_role() >= most as usize) {
-            let message = format!("too many connections for role \"{user}\"");
-            return Err(SqlError::new(code::TOO_MANY_CONNECTIONS, message));
+            fail!(TOO_MANY_CONNECTIONS, "too many connections for role \"{user}\"");
         }
         let next = || shared.sessions.process(shared.next_process.fetch_add(1, Relaxed));
         let process = std::iter::repeat_with(next).find(|next| !sessions.contains_key(next));

@@ -7,6 +7,7 @@ use sqlparser::ast;
 use super::{
     Around, Parent, Scope, ScopeColumn, TABLE_OID,
     calls::plain_argument,
+    locks::Locking,
     paths::Path,
     query::{self, Query, Shared},
     select::{ResultColumn, refuse},
@@ -67,8 +68,8 @@ pub(crate) struct Source {
     pub(crate) has_key: bool,
     /// Its rows are kept for the rows before it, though they could be looked up.
     pub(crate) is_kept: bool,
-    /// Its rows are locked until the end of the transaction.
-    pub(crate) is_locked: bool,
+    /// Its rows are locked in this way until the end of the transaction.
+    pub(crate) locked: Option<Locking>,
 }
 
 impl Source {
@@ -86,7 +87,7 @@ impl Source {
             is_full: false,
             has_key: false,
             is_kept: false,
-            is_locked: false,
+            locked: None,
         }
     }
 
@@ -204,6 +205,9 @@ pub(crate) fn bind_for_merge(
 ) -> Result<From> {
     let mut bound = From::default();
     bound.add_factor(source, around)?;
+    if bound.columns.iter().any(|column| column.table == alias) {
+        fail!(DUPLICATE_ALIAS, "name \"{alias}\" specified more than once");
+    }
     let (offset, width) = (bound.width, table.columns.len() + 1);
     let mut columns = scope_of(table, alias);
     columns.iter_mut().for_each(|column| column.value.move_columns(&|at| at + offset));

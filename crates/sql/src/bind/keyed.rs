@@ -31,7 +31,7 @@ pub(super) fn of(query: &Query, is_exists: bool) -> Option<Box<Keyed>> {
         && select.distinct_on.is_empty()
         && (select.limit.is_none() || is_exists)
         && select.offset.is_none()
-        && select.locks.is_none();
+        && !select.has_locks;
     let is_bound = |expr: &Expr| expr.has_outer() || expr.is_volatile() || expr.has_subquery();
     if !is_plain || is_exists && select.groups.is_some() || select.constant.iter().any(is_bound) {
         return None;

@@ -33,6 +33,18 @@ pub(crate) enum Busy {
     Skips,
 }
 
+impl Locking {
+    /// Returns the lock of a clause, together with that of clauses before it.
+    fn of(before: Option<Self>, strength: RowLock, nonblock: Option<&ast::NonBlock>) -> Self {
+        let busy = match nonblock {
+            None => before.map_or(Busy::Waits, |before| before.busy),
+            Some(ast::NonBlock::Nowait) => Busy::Fails,
+            Some(ast::NonBlock::SkipLocked) => Busy::Skips,
+        };
+        Self { strength: before.map_or(strength, |before| before.strength.max(strength)), busy }
+    }
+}
+
 /// Binds the locks of a query on the rows of its tables, which have these columns.
 pub(super) fn bind_locks(
     select: &mut Select,
@@ -61,18 +73,29 @@ pub(super) fn bind_locks(
         if let Some((_, what)) = merging.iter().find(|(is_there, _)| *is_there) {
             fail!(FEATURE_NOT_SUPPORTED, "{name} is not allowed with {what}");
         }
-        let busy = match lock.nonblock {
-            None => select.locks.map_or(Busy::Waits, |locks| locks.busy),
-            Some(ast::NonBlock::Nowait) => Busy::Fails,
-            Some(ast::NonBlock::SkipLocked) => Busy::Skips,
-        };
-        let strength = select.locks.map_or(strength, |locks| locks.strength.max(strength));
-        select.locks = Some(Locking { strength, busy });
         let mut has_any = false;
-        for source in &mut select.sources {
-            if of.as_ref().is_none_or(|of| has_name(source, of, columns)) {
-                has_any = true;
-                mark(source, (name, of.is_some()), parameters)?;
+        let last_full = select.sources.iter().rposition(|source| source.is_full);
+        for (at, source) in select.sources.iter_mut().enumerate() {
+            if of.as_ref().is_some_and(|of| !has_name(source, of, columns)) {
+                continue;
+            }
+            has_any = true;
+            if source.outer.is_some() || last_full.is_some_and(|full| at <= full) {
+                fail!(
+                    FEATURE_NOT_SUPPORTED,
+                    "{name} cannot be applied to the nullable side of an outer join"
+                );
+            }
+            match &source.relation {
+                Relation::Table(table) => {
+                    let (owner, grants) = (&table.owner, &table.grants);
+                    parameters.check(owner, grants, Privilege::Update, "table", &table.name)?;
+                    source.locked = Some(Locking::of(source.locked, strength, lock.nonblock.as_ref()));
+                    select.has_locks = true;
+                }
+                // They have no rows to lock.
+                Relation::Functions(..) if of.is_none() => {}
+                _ => refuse(true, &format!("{name} of rows that are not those of a table"))?,
             }
         }
         if let Some(of) = of.filter(|_| !has_any) {
@@ -87,21 +110,4 @@ fn has_name(source: &Source, name: &str, columns: &[ScopeColumn]) -> bool {
     let own = source.offset..source.offset + source.width;
     let is_own = |value: &Expr| matches!(value, Expr::Column(column) if own.contains(column));
     columns.iter().any(|column| column.table == name && is_own(&column.value))
-}
-
-/// Has the rows of a source locked, by a clause with this name that may name it.
-fn mark(source: &mut Source, (name, is_named): (&str, bool), parameters: &Parameters) -> Result<()> {
-    if source.outer.is_some() || source.is_full {
-        fail!(FEATURE_NOT_SUPPORTED, "{name} cannot be applied to the nullable side of an outer join");
-    }
-    match &source.relation {
-        Relation::Table(table) => {
-            parameters.check(&table.owner, &table.grants, Privilege::Update, "table", &table.name)?;
-            source.is_locked = true;
-            Ok(())
-        }
-        // They have no rows to lock.
-        Relation::Functions(..) if !is_named => Ok(()),
-        _ => refuse(true, &format!("{name} of rows that are not those of a table")),
-    }
 }

@@ -33,7 +33,7 @@ pub(super) fn filter_early(sources: &mut [Source]) {
 /// Lets a query read only the columns of tables that it names.
 pub(super) fn read_less(select: &mut Select) {
     // The row of one table that is locked is read again as a whole.
-    let is_alone = select.locks.is_some() && select.sources.len() == 1;
+    let is_alone = select.has_locks && select.sources.len() == 1;
     if is_alone || !select.sources.iter().any(|source| source.table().is_some()) {
         return;
     }
@@ -46,7 +46,8 @@ pub(super) fn read_less(select: &mut Select) {
     });
     let (mut places, mut at) = (vec![0; width], 0);
     for source in &mut select.sources {
-        let (start, end) = (source.offset, source.offset + source.width);
+        // Its key, which this has put behind them before, is none of its columns.
+        let (start, end) = (source.offset, source.offset + source.width - usize::from(source.has_key));
         source.filter.iter().for_each(|expr| {
             expr.columns(&mut |column| {
                 named.insert(start + column);
@@ -54,7 +55,7 @@ pub(super) fn read_less(select: &mut Select) {
         });
         source.offset = at;
         // Its key leads to the row that is locked.
-        source.has_key = source.is_locked;
+        source.has_key = source.locked.is_some();
         let reads_all = source.has_key || !matches!(source.relation, Relation::Table(_));
         let is_read = |column: &usize| reads_all || named.contains(column);
         let columns: Vec<usize> = (start..end).filter(is_read).map(|column| column - start).collect();

@@ -28,10 +28,7 @@ pub(crate) fn collation_of(name: &ast::ObjectName, of: Type) -> Result<u32> {
     let (_, number) = *found.ok_or_else(|| SqlError::unsupported(format!("the collation {name}")))?;
     match of.element().unwrap_or(of) {
         of if of.is_text() || of == Type::Unknown => Ok(number),
-        _ => {
-            let message = format!("collations are not supported by type {}", of.name());
-            Err(SqlError::new(code::DATATYPE_MISMATCH, message))
-        }
+        _ => Err(error!(DATATYPE_MISMATCH, "collations are not supported by type {}", of.name())),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     calls::special_name,
     coerce,
     from::{self, Source},
-    locks::{Locking, bind_locks},
+    locks::bind_locks,
     narrow::{filter_early, read_less},
     order::{divide, keep_chosen, order},
     paths::{order_path, path_order, place},
@@ -54,7 +54,7 @@ pub(crate) struct Select {
     pub(crate) with_ties: bool,
     pub(crate) offset: Option<Expr>,
     /// Rows are locked until the end of the transaction.
-    pub(crate) locks: Option<Locking>,
+    pub(crate) has_locks: bool,
 }
 
 impl Select {
@@ -520,9 +520,9 @@ fn move_calls(select: &mut Select) {
 fn order_by_path(select: &mut Select) {
     let is_distinct = select.is_distinct || !select.distinct_on.is_empty();
     let has_calls = !select.windows.is_empty() || !select.sets.is_empty() || select.with_ties;
-    let Select { sources, groups, order, limit, locks, .. } = select;
+    let Select { sources, groups, order, limit, has_locks, .. } = select;
     let [source] = &mut sources[..] else { return };
-    let needs_first = limit.is_some() && locks.is_none() && !is_distinct && !has_calls;
+    let needs_first = limit.is_some() && !*has_locks && !is_distinct && !has_calls;
     match groups {
         None if has_calls => {}
         None => {

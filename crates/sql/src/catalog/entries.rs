@@ -5,7 +5,7 @@ use plexus_base::BlockId;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
     sequences::Sequence,
     types::{Type, Value, encode, named::NamedType},
 };
@@ -410,10 +410,7 @@ impl Table {
     pub(crate) fn check_changeable(&self, verb: &str) -> Result<()> {
         match self.materialized {
             None => Ok(()),
-            Some(_) => {
-                let message = format!("cannot {verb} materialized view \"{}\"", self.name);
-                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message))
-            }
+            Some(_) => Err(error!(WRONG_OBJECT_TYPE, "cannot {verb} materialized view \"{}\"", self.name)),
         }
     }
 

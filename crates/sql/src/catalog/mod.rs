@@ -29,7 +29,7 @@ pub(crate) use self::entries::{
 };
 use crate::{
     bind::{Parameters, type_of},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     sequences::{Sequence, SequenceSlot},
     types::{Type, named::NamedType},
 };
@@ -371,8 +371,7 @@ impl Catalog {
         match (name.split_once('\0'), &self.temporary) {
             (Some(("pg_temp", name)), Some(schema)) => return Ok(RelationName::new(schema, name)),
             (Some(_), _) if is_temporary => {
-                let message = "cannot create temporary relation in non-temporary schema";
-                return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+                fail!(INVALID_TABLE_DEFINITION, "cannot create temporary relation in non-temporary schema");
             }
             (None, Some(schema)) if is_temporary => return Ok(RelationName::new(schema, name)),
             _ => {}
@@ -401,8 +400,7 @@ impl Catalog {
             return Ok(());
         }
         if matches!(name, "pg_catalog" | "information_schema") {
-            let message = format!("permission denied for schema {name}");
-            return Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, message));
+            fail!(INSUFFICIENT_PRIVILEGE, "permission denied for schema {name}");
         }
         let Some(schema) = self.schema(by, name).await? else {
             return Err(undefined_schema(name));

@@ -14,7 +14,7 @@ use crate::{
         default_of,
         target::{bind_text, check_immutable},
     },
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     parse::{expression, folded, unqualified},
 };
 
@@ -92,11 +92,11 @@ impl Definer<'_, '_> {
             }
         }
         if is_nullable && made.not_null {
-            let message = format!(
+            fail!(
+                SYNTAX_ERROR,
                 "conflicting NULL/NOT NULL declarations for column \"{name}\" of table \"{}\"",
                 table.name
             );
-            return Err(SqlError::new(code::SYNTAX_ERROR, message));
         }
         Ok(made)
     }

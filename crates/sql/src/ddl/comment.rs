@@ -6,7 +6,7 @@ use super::Definer;
 use crate::{
     bind::undefined_type,
     catalog::{Entry, Relation, Table, TypeEntry, undefined, undefined_schema},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     parse::{folded, relation, simple},
 };
 
@@ -34,8 +34,7 @@ pub(crate) async fn comment_on_constraint(
     match all.find(|(known, _)| **known == name) {
         Some((_, known)) => *known = comment.text.clone().filter(|text| !text.is_empty()),
         None => {
-            let message = format!("constraint \"{name}\" for table \"{}\" does not exist", table.name);
-            return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
+            fail!(UNDEFINED_OBJECT, "constraint \"{name}\" for table \"{}\" does not exist", table.name);
         }
     }
     define.change(Some(&table), Some(&new)).await
@@ -112,8 +111,7 @@ pub(crate) async fn comment(
                 (kind, _) => {
                     let kind = kind.to_string().to_lowercase();
                     let article = if kind == "index" { "an" } else { "a" };
-                    let message = format!("\"{}\" is not {article} {kind}", place.name);
-                    return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+                    fail!(WRONG_OBJECT_TYPE, "\"{}\" is not {article} {kind}", place.name);
                 }
             };
             define.catalog.change_entry(define.run.by, &place, Some(&entry)).await

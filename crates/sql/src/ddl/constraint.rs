@@ -7,7 +7,7 @@ use crate::{
     bind::select::refuse,
     catalog::{Action, Check, ForeignKey, Index, Key, Privilege, RelationName, Table, undefined},
     dml::target::{bind_condition, missing_key, referenced_tree},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     parse::{folded, relation},
     types::{Type, encode},
 };
@@ -38,8 +38,7 @@ pub(super) fn deferral(of: Option<&ast::ConstraintCharacteristics>) -> Result<Op
     refuse(of.enforced.is_some(), "ENFORCED")?;
     let is_deferred = of.initially == Some(ast::DeferrableInitial::Deferred);
     if is_deferred && of.deferrable == Some(false) {
-        let message = "constraint declared INITIALLY DEFERRED must be DEFERRABLE";
-        return Err(SqlError::new(code::SYNTAX_ERROR, message));
+        fail!(SYNTAX_ERROR, "constraint declared INITIALLY DEFERRED must be DEFERRABLE");
     }
     Ok(of.deferrable.unwrap_or(is_deferred).then_some(is_deferred))
 }
@@ -95,8 +94,7 @@ pub(super) fn has_constraint(table: &Table, name: &str) -> bool {
 fn constraint_name(table: &Table, given: Option<String>, parts: &[&str], ending: &str) -> Result<String> {
     if let Some(name) = given {
         if has_constraint(table, &name) {
-            let message = format!("constraint \"{name}\" for relation \"{}\" already exists", table.name);
-            return Err(SqlError::new(code::DUPLICATE_OBJECT, message));
+            fail!(DUPLICATE_OBJECT, "constraint \"{name}\" for relation \"{}\" already exists", table.name);
         }
         return Ok(name);
     }
@@ -113,8 +111,7 @@ pub(super) fn columns_of(table: &Table, names: &[String]) -> Result<Vec<usize>> 
         let message = format!("column \"{name}\" named in key does not exist");
         let column = table.column(name).map_err(|_| SqlError::new(code::UNDEFINED_COLUMN, message))?;
         if columns.contains(&column) {
-            let message = format!("column \"{name}\" appears twice in primary key constraint");
-            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+            fail!(DUPLICATE_COLUMN, "column \"{name}\" appears twice in primary key constraint");
         }
         check_key_type(table.columns[column].of)?;
         columns.push(column);
@@ -203,8 +200,11 @@ impl Definer<'_, '_> {
         let name = self.index_name(table, key.name, &parts, ending).await?;
         if key.is_primary {
             if table.primary_columns().is_some() {
-                let message = format!("multiple primary keys for table \"{}\" are not allowed", table.name);
-                return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+                fail!(
+                    INVALID_TABLE_DEFINITION,
+                    "multiple primary keys for table \"{}\" are not allowed",
+                    table.name
+                );
             }
             columns.iter().for_each(|column| table.columns[*column].not_null = true);
             if key.deferral.is_none() {
@@ -250,14 +250,12 @@ impl Definer<'_, '_> {
             }
         };
         if other.materialized.is_some() {
-            let message = format!("referenced relation \"{}\" is not a table", other.name);
-            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+            fail!(WRONG_OBJECT_TYPE, "referenced relation \"{}\" is not a table", other.name);
         }
         let is_temporary = self.catalog.is_temporary(&table.schema);
         if is_temporary != self.catalog.is_temporary(&other.schema) {
             let kind = if is_temporary { "temporary" } else { "permanent" };
-            let message = format!("constraints on {kind} tables may reference only {kind} tables");
-            return Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message));
+            fail!(INVALID_TABLE_DEFINITION, "constraints on {kind} tables may reference only {kind} tables");
         }
         let mut referenced = Vec::new();
         for column in key.referred_columns.iter().map(folded) {
@@ -272,8 +270,7 @@ impl Definer<'_, '_> {
                 if other.primary_columns().is_some() {
                     return Err(deferrable("primary key"));
                 }
-                let message = format!("there is no primary key for referenced table \"{}\"", other.name);
-                return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
+                fail!(UNDEFINED_OBJECT, "there is no primary key for referenced table \"{}\"", other.name);
             };
             referenced.clone_from(&primary.columns);
         }
@@ -289,8 +286,10 @@ impl Definer<'_, '_> {
             });
         }
         if referenced.len() != columns.len() {
-            let message = "number of referencing and referenced columns for foreign key disagree";
-            return Err(SqlError::new(code::INVALID_FOREIGN_KEY, message));
+            fail!(
+                INVALID_FOREIGN_KEY,
+                "number of referencing and referenced columns for foreign key disagree"
+            );
         }
         let names = table.names(&columns).join("_");
         let name = constraint_name(table, name, &[&table.name, &names], "fkey")?;

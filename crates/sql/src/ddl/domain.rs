@@ -5,7 +5,7 @@ use sqlparser::{ast, keywords::Keyword, tokenizer::Token};
 use super::{Definer, alter::tokens, constraint::NewConstraint};
 use crate::{
     bind::{Parameters, Scope, coerce, select::refuse},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     expr::Expr,
     parse::{NOT_NULL, expression, folded, relation},
     types::{
@@ -59,8 +59,7 @@ fn add_check(domain: &mut Domain, name: &str, check: NewConstraint) -> Result<()
         number => format!("{name}_check{number}"),
     };
     if let Some(given) = given.as_ref().filter(|given| is_known(given)) {
-        let message = format!("constraint \"{given}\" for domain \"{name}\" already exists");
-        return Err(SqlError::new(code::DUPLICATE_OBJECT, message));
+        fail!(DUPLICATE_OBJECT, "constraint \"{given}\" for domain \"{name}\" already exists");
     }
     let name = given.or_else(|| (0..).map(free).find(|name| !is_known(name))).unwrap_or_default();
     let mut condition = &condition;

@@ -8,7 +8,7 @@ use super::{Definer, needed, sequence::drop_sequence};
 use crate::{
     bind::select::refuse,
     catalog::{Privilege, Relation, RelationName, Table, View, shown, undefined},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     parse::relation,
 };
 
@@ -254,8 +254,7 @@ pub(crate) async fn truncate(define: &mut Definer<'_, '_>, truncate: &ast::Trunc
         let name = relation(&target.name)?;
         let found = define.catalog.find(define.run.by, &name).await?.ok_or_else(|| undefined(&name))?;
         if found.materialized.is_some() {
-            let message = format!("\"{}\" is not a table", found.name);
-            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+            fail!(WRONG_OBJECT_TYPE, "\"{}\" is not a table", found.name);
         }
         if !names.contains(&found.relation()) {
             names.push(found.relation());

@@ -6,7 +6,7 @@ use super::Definer;
 use crate::{
     bind::select::refuse,
     catalog::{Entry, Grant, PUBLIC, Privilege, Relation, Schema, Table, View, undefined, undefined_schema},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     parse::{folded, relation, simple},
     sequences::Sequence,
 };
@@ -280,8 +280,7 @@ impl Definer<'_, '_> {
             }
             _ => {
                 let kind = if is_sequence { "a sequence" } else { "a table" };
-                let message = format!("\"{}\" is not {kind}", place.name);
-                return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+                fail!(WRONG_OBJECT_TYPE, "\"{}\" is not {kind}", place.name);
             }
         };
         self.catalog.change_entry(self.run.by, &place, Some(&entry)).await

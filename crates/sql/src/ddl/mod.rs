@@ -35,7 +35,7 @@ pub(crate) use self::{
 use crate::{
     bind::select::refuse,
     catalog::{Catalog, Column, RelationName, Table, View, duplicate, undefined},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
     exec::Run,
     parse::relation,
     types::Type,
@@ -151,11 +151,10 @@ impl Definer<'_, '_> {
     fn check_pending(&self, table: &Table, what: &str) -> Result<()> {
         match self.run.context.constraints.waits_for(table.id) {
             false => Ok(()),
-            true => {
-                let message =
-                    format!("cannot {what} \"{}\" because it has pending trigger events", table.name);
-                Err(SqlError::new(code::OBJECT_IN_USE, message))
-            }
+            true => Err(error!(
+                OBJECT_IN_USE,
+                "cannot {what} \"{}\" because it has pending trigger events", table.name
+            )),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{Definer, needed, sequence::drop_sequence};
 use crate::{
     bind::select::refuse,
     catalog::{PUBLIC, Schema, Table, undefined_schema},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, fail},
     parse::{folded, simple},
 };
 
@@ -26,8 +26,7 @@ pub(crate) async fn create_schema(
     let place = define.catalog.place();
     let owner = owner.unwrap_or_else(|| place.role.clone());
     if !place.is(&owner) {
-        let message = format!("must be member of role \"{owner}\"");
-        return Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, message));
+        fail!(INSUFFICIENT_PRIVILEGE, "must be member of role \"{owner}\"");
     }
     if name.starts_with("pg_") {
         let message = format!("unacceptable schema name \"{name}\"");

@@ -6,7 +6,7 @@ use super::{Definer, exists, grant::change_owner, needed};
 use crate::{
     bind::{Parameters, select::refuse, type_of},
     catalog::{Catalog, Column, Entry, RelationName, Table, duplicate, shown, undefined},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     exec::Run,
     parse::{SEQUENCE_NAME, folded, relation, relation_of_text},
     sequences::Sequence,
@@ -273,8 +273,7 @@ pub(crate) async fn alter_sequence(define: &mut Definer<'_, '_>, alter: &AlterSe
                 true => ("MINVALUE", new.least, "less"),
                 false => ("MAXVALUE", new.most, "greater"),
             };
-            let message = format!("RESTART value ({number}) cannot be {than} than {word} ({bound})");
-            return Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
+            fail!(INVALID_PARAMETER_VALUE, "RESTART value ({number}) cannot be {than} than {word} ({bound})");
         }
         let is_only_owner =
             alter.options.iter().all(|option| matches!(option, ast::SequenceOptions::OwnedBy(_)));
@@ -364,8 +363,7 @@ impl Definer<'_, '_> {
         let Some((table, column)) = owner else { return Ok(()) };
         let table = self.owned(&table).await?;
         if table.schema != name.schema {
-            let message = "sequence must be in same schema as table it is linked to";
-            return Err(SqlError::new(code::NOT_IN_STATE, message));
+            fail!(NOT_IN_STATE, "sequence must be in same schema as table it is linked to");
         }
         let mut new = (*table).clone();
         let column = new.column(&column)?;

@@ -13,7 +13,7 @@ use crate::{
     bind::select::{ResultColumn, refuse},
     catalog::{Column, RelationName, Table},
     dml::{Targets, insert_rows},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     parse::{NO_DATA, folded, relation},
     spool::Rows,
     types::Type,
@@ -66,8 +66,7 @@ pub(crate) async fn create_table(define: &mut Definer<'_, '_>, create: &ast::Cre
     for column in &create.columns {
         let name = folded(&column.name);
         if columns.iter().any(|known| known.name == name) {
-            let message = format!("column \"{name}\" specified more than once");
-            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+            fail!(DUPLICATE_COLUMN, "column \"{name}\" specified more than once");
         }
         columns.push(define.column(&place, column, &mut constraints).await?);
     }
@@ -127,8 +126,7 @@ pub(crate) async fn create_table_as(
             None => column.name.clone(),
         };
         if made.iter().any(|known| known.name == name) {
-            let message = format!("column \"{name}\" specified more than once");
-            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+            fail!(DUPLICATE_COLUMN, "column \"{name}\" specified more than once");
         }
         made.push(Column::new(&name, if column.of == Type::Unknown { Type::Text } else { column.of }));
     }

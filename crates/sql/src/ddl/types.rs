@@ -9,7 +9,7 @@ use super::{Definer, alter::tokens, needed};
 use crate::{
     bind::{select::refuse, undefined_type},
     catalog::{Entry, IndexPart, Relation, RelationName, Table, TypeEntry, View, ViewColumn},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     parse::{expression, folded, relation},
     types::{
         Type,
@@ -69,8 +69,7 @@ pub(crate) async fn alter_type(define: &mut Definer<'_, '_>, alter: &ast::AlterT
     use ast::{AlterTypeAddValuePosition as Position, AlterTypeOperation as O};
     let (entry, of) = define.owned_type(&alter.name).await?;
     if of.domain.is_some() && !matches!(alter.operation, O::Rename(_)) {
-        let message = format!("{} is not an enum", of.name);
-        return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+        fail!(WRONG_OBJECT_TYPE, "{} is not an enum", of.name);
     }
     let mut labels = of.labels.clone();
     let find = |wanted: &ast::Ident| {
@@ -175,10 +174,7 @@ impl Definer<'_, '_> {
         self.catalog.hold(self.run.by).await?;
         match self.has(name).await? {
             false => Ok(()),
-            true => {
-                let message = format!("type \"{}\" already exists", name.name);
-                Err(SqlError::new(code::DUPLICATE_OBJECT, message))
-            }
+            true => Err(error!(DUPLICATE_OBJECT, "type \"{}\" already exists", name.name)),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     catalog::{
         Column, Entry, Index, Materialized, Relation, RelationName, Table, View, ViewColumn, duplicate,
     },
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     parse::{NO_DATA, folded, relation},
     spool::Rows,
     types::Type,
@@ -42,8 +42,7 @@ pub(crate) async fn create_view(
         define.notices.push(format!("view \"{}\" will be a temporary view", place.name));
     }
     if create.columns.len() > columns.len() {
-        let message = "CREATE VIEW specifies more column names than columns";
-        return Err(SqlError::new(code::SYNTAX_ERROR, message));
+        fail!(SYNTAX_ERROR, "CREATE VIEW specifies more column names than columns");
     }
     let mut named: Vec<ViewColumn> = Vec::new();
     for (at, column) in columns.iter().enumerate() {
@@ -55,8 +54,7 @@ pub(crate) async fn create_view(
             None => column.name.clone(),
         };
         if named.iter().any(|known| known.name == name) {
-            let message = format!("column \"{name}\" specified more than once");
-            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+            fail!(DUPLICATE_COLUMN, "column \"{name}\" specified more than once");
         }
         named.push(ViewColumn { name, of: if column.of == Type::Unknown { Type::Text } else { column.of } });
     }
@@ -69,8 +67,7 @@ pub(crate) async fn create_view(
         Some((_, Relation::View(view))) if create.or_replace => Some(view),
         Some((_, Relation::View(_))) => return Err(duplicate(&place.name)),
         Some(_) if create.or_replace => {
-            let message = format!("\"{}\" is not a view", place.name);
-            return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+            fail!(WRONG_OBJECT_TYPE, "\"{}\" is not a view", place.name);
         }
         Some(_) => return Err(duplicate(&place.name)),
     };

@@ -177,7 +177,9 @@ impl Merge {
                 let ask = &mut |run: &mut Run<'_>| {
                     let clause = self.choose(key.is_some(), row, run)?;
                     let exprs = clause.map(Clause::exprs).unwrap_or_default();
-                    exprs.into_iter().try_for_each(|expr| expr.evaluate(run.inputs(row)).map(drop))
+                    // Others may not be evaluated twice, as those that draw numbers.
+                    let mut asking = exprs.into_iter().filter(|expr| expr.has_subquery());
+                    asking.try_for_each(|expr| expr.evaluate(run.inputs(row)).map(drop))
                 };
                 run.complete(ask).await?;
             }

@@ -315,9 +315,11 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
             let arbiters = arbiters(table, on.conflict_target.as_ref())?;
             let is_deferrable = |arbiter: &Arbiter| matches!(arbiter, Arbiter::Index(at) if table.indexes[*at].deferral.is_some());
             if arbiters.iter().any(is_deferrable) {
-                let message = "ON CONFLICT does not support deferrable unique constraints/exclusion constraints \
-                               as arbiters";
-                return Err(SqlError::new(code::NOT_IN_STATE, message));
+                fail!(
+                    NOT_IN_STATE,
+                    "ON CONFLICT does not support deferrable unique constraints/exclusion constraints \
+                               as arbiters"
+                );
             }
             match &on.action {
                 ast::OnConflictAction::DoNothing => Conflict::Nothing(arbiters),

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     catalog::{Table, number_key},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
     exec::{Run, all_hold},
     expr::{Expr, Inputs},
     functions::Context,
@@ -203,10 +203,7 @@ pub(crate) async fn put_entry(
     match count {
         ..2 => Ok(()),
         2..=MOST_SHARED => note_shared(run, targets, (of, at), entry),
-        _ => {
-            let message = format!("more than {MOST_SHARED} rows with one value of \"{}\"", index.name);
-            Err(SqlError::new(code::PROGRAM_LIMIT, message))
-        }
+        _ => Err(error!(PROGRAM_LIMIT, "more than {MOST_SHARED} rows with one value of \"{}\"", index.name)),
     }
 }
 

@@ -21,12 +21,12 @@ use self::{
 };
 use crate::{
     bind::{
-        from::Source,
+        from::{Relation, Source},
         locks::{Busy, Locking},
         select::Select,
     },
     catalog::{Table, Transaction},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     expr::{Expr, Inputs, evaluate_all},
     functions::Context,
     sequences::Ranges,
@@ -261,8 +261,8 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Rows> {
     let limit = count(run, &query.limit, "LIMIT").await?;
     let offset = count(run, &query.offset, "OFFSET").await?.unwrap_or(0);
     let wanted = limit.map(|limit| limit.saturating_add(offset));
-    if let Some(lock) = query.locks {
-        return locked(run, query, lock, wanted, offset).await;
+    if query.has_locks {
+        return locked(run, query, wanted, offset).await;
     }
     let rows = Spool::new(run.temporary, query.order.iter().map(|key| key.direction));
     let constant = &query.constant;
@@ -366,25 +366,19 @@ fn order_of(run: &Run<'_>, query: &Select, row: &[Value]) -> Result<Vec<Value>> 
 
 /// Runs `SELECT … FOR UPDATE` and its weaker forms: each row is locked until the end of the
 /// transaction. Rows beyond the limit stay free.
-async fn locked(
-    run: &mut Run<'_>,
-    query: &Select,
-    lock: Locking,
-    wanted: Option<usize>,
-    offset: usize,
-) -> Result<Rows> {
+async fn locked(run: &mut Run<'_>, query: &Select, wanted: Option<usize>, offset: usize) -> Result<Rows> {
     let mut rows = Vec::new();
-    if !run.complete(&mut |run| all_hold(&query.constant, run.inputs(&[]))).await? {
+    if wanted == Some(0) || !run.complete(&mut |run| all_hold(&query.constant, run.inputs(&[]))).await? {
         return Ok(rows.into());
     }
-    if let [source] = &query.sources[..] {
-        let Some(table) = source.table() else { return Err(SqlError::unsupported("this FOR UPDATE")) };
+    if let [Source { relation: Relation::Table(table), locked: Some(lock), .. }] = &query.sources[..] {
+        let source = &query.sources[0];
         let test = |row: &[Value], inputs: Inputs<'_>| all_hold(&source.conditions, Inputs { row, ..inputs });
         for key in matching(run, source, Some(query)).await? {
             if wanted == Some(rows.len()) {
                 break;
             }
-            if let Some(row) = lock_row(run, table, &key?, lock, &test).await? {
+            if let Some(row) = lock_row(run, table, &key?, *lock, &test).await? {
                 let row = run.complete(&mut |run| Ok(project(run, query, &row)?.row)).await?;
                 run.keep(&row)?;
                 rows.push(row);
@@ -402,7 +396,7 @@ async fn locked(
         if wanted == Some(rows.len()) {
             break;
         }
-        if let Some(row) = lock_joined(run, query, row?, lock).await? {
+        if let Some(row) = lock_joined(run, query, row?).await? {
             let row = run.complete(&mut |run| Ok(project(run, query, &row)?.row)).await?;
             run.keep(&row)?;
             rows.push(row);
@@ -413,31 +407,43 @@ async fn locked(
 
 /// Locks the rows of which a joined row is made. Returns it with their newest contents, if it still
 /// is one that the query wants.
-async fn lock_joined(
-    run: &mut Run<'_>,
-    query: &Select,
-    mut row: Vec<Value>,
-    lock: Locking,
-) -> Result<Option<Vec<Value>>> {
-    for source in query.sources.iter().filter(|source| source.has_key) {
-        let own = source.offset..source.offset + source.width - 1;
-        let (Some(table), Value::Bytes(key)) = (source.table(), &row[own.end]) else { continue };
+async fn lock_joined(run: &mut Run<'_>, query: &Select, mut row: Vec<Value>) -> Result<Option<Vec<Value>>> {
+    for source in &query.sources {
+        let own = source.offset..source.offset + source.width - usize::from(source.has_key);
+        let (Some(table), Some(lock), Some(Value::Bytes(key))) =
+            (source.table(), source.locked, row.get(own.end))
+        else {
+            continue;
+        };
         let test = |newest: &[Value], inputs: Inputs<'_>| {
-            let seen = [&row[..own.start], newest, &row[own.end..]].concat();
-            for source in &query.sources {
-                let of_source = Inputs { row: &seen[source.offset..], ..inputs };
-                if !all_hold(&source.conditions, Inputs { row: &seen, ..inputs })?
-                    || source.outer.is_none() && !all_hold(&source.filter, of_source)?
-                {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
+            let mut seen = [&row[..own.start], newest, &row[own.end..]].concat();
+            is_joined(query, &mut seen, inputs)
         };
         let Some(newest) = lock_row(run, table, key, lock, &test).await? else { return Ok(None) };
         row.splice(own, newest);
     }
+    run.complete(&mut |run| is_joined(query, &mut row, run.inputs(&[]))).await?;
     Ok(Some(row))
+}
+
+/// Returns whether a row still is one of a join, after rows of it have changed. The sides of outer
+/// joins that do not match any more are NULL then.
+fn is_joined(query: &Select, row: &mut [Value], inputs: Inputs<'_>) -> Result<bool> {
+    for source in &query.sources {
+        let own = source.offset..source.offset + source.width;
+        let is_own = all_hold(&source.filter, Inputs { row: &row[own.clone()], ..inputs })?;
+        match &source.outer {
+            Some(outer) if !is_own || !all_hold(outer, Inputs { row, ..inputs })? => {
+                row[own].fill(Value::Null);
+            }
+            None if !is_own => return Ok(false),
+            _ => {}
+        }
+        if !all_hold(&source.conditions, Inputs { row, ..inputs })? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Tests the newest contents of a row; the inputs are those without it.
@@ -470,8 +476,7 @@ async fn lock_row(
             Ok(_) => {}
             Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Skips => return Ok(None),
             Err(error) if error.code == code::LOCK_NOT_AVAILABLE && busy == Busy::Fails => {
-                let message = format!("could not obtain lock on row in relation \"{}\"", table.name);
-                return Err(SqlError::new(code::LOCK_NOT_AVAILABLE, message));
+                fail!(LOCK_NOT_AVAILABLE, "could not obtain lock on row in relation \"{}\"", table.name);
             }
             Err(error) => return Err(error),
         }

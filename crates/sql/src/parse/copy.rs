@@ -10,7 +10,7 @@ use sqlparser::{
 use super::{Copy, folded, own::take};
 use crate::{
     copy::{CopyFormat, CopyHeader, CopyOptions, ForcedColumns},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
 };
 
 /// The value of an option.
@@ -216,10 +216,7 @@ fn checked(all: Options, is_from: bool) -> Result<CopyOptions> {
     let byte = |what: &str, text: Option<String>, first: u8| match text.as_ref().map(|text| text.as_bytes()) {
         None => Ok(first),
         Some([byte]) => Ok(*byte),
-        Some(_) => {
-            let message = format!("COPY {what} must be a single one-byte character");
-            Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message))
-        }
+        Some(_) => Err(error!(FEATURE_NOT_SUPPORTED, "COPY {what} must be a single one-byte character")),
     };
     options.delimiter = byte("delimiter", delimiter, options.delimiter)?;
     if matches!(options.delimiter, b'\n' | b'\r') {

@@ -146,10 +146,10 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
     let tokens = tokens.map_err(|error| failed(&error))?;
     check_depth(&tokens)?;
-    let tokens = know_fetched(know_table(know_variadic(know_weaker_locks(tokens))));
+    let tokens = know_fetched(know_variadic(know_weaker_locks(tokens)));
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
-        let mut tokens = tokens.to_vec();
+        let mut tokens = know_table(tokens.to_vec());
         let has_data = remove_with_data(&mut tokens);
         know_sequence_name(&mut tokens);
         know_drop_identity(&mut tokens);

@@ -109,7 +109,7 @@ pub(super) fn know_table(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
         is(0, &["create", "prepare"]) && is(place, &["as"]) && !(0..place).any(|before| is(before, &["as"]))
     };
     let begins = |place: usize| {
-        matches!(tokens[words[place]].token, Token::LParen | Token::SemiColon)
+        tokens[words[place]].token == Token::LParen
             || is(place, &["union", "except", "intersect", "all"])
             || is_first_as(place)
     };

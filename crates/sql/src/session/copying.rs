@@ -9,7 +9,7 @@ use crate::{
     catalog::{Privilege, Table},
     copy::{CopyColumn, CopyReader},
     dml::{Targets, default_of, foreign, insert_rows},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     exec::Run,
     expr::Expr,
     parse::{Copy, Statement},
@@ -60,8 +60,7 @@ impl Session<'_> {
             for (at, name) in named.named().iter().enumerate() {
                 table.map(|table| table.column(name)).transpose()?;
                 if named.named()[..at].contains(name) {
-                    let message = format!("column \"{name}\" specified more than once");
-                    return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+                    fail!(DUPLICATE_COLUMN, "column \"{name}\" specified more than once");
                 }
                 if columns.iter().all(|column| column.name != *name) {
                     let (code, message) = match table {
@@ -138,8 +137,7 @@ impl Session<'_> {
         };
         if let Some(twice) = (1..columns.len()).find(|at| columns[..*at].contains(&columns[*at])) {
             let name = &table.columns[columns[twice]].name;
-            let message = format!("column \"{name}\" specified more than once");
-            return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
+            fail!(DUPLICATE_COLUMN, "column \"{name}\" specified more than once");
         }
         if let Some(generated) = columns.iter().find(|column| !is_given(column)) {
             let message = format!("column \"{}\" is a generated column", table.columns[*generated].name);
@@ -202,12 +200,10 @@ impl Session<'_> {
                 }
                 Some(Received::CopyFail(why)) => {
                     is_complete = true;
-                    let message = format!("COPY from stdin failed: {why}");
-                    Err(SqlError::new(code::QUERY_CANCELED, message))
+                    Err(error!(QUERY_CANCELED, "COPY from stdin failed: {why}"))
                 }
                 Some(_) => {
-                    let message = "unexpected message type during COPY from stdin";
-                    return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
+                    fail!(PROTOCOL_VIOLATION, "unexpected message type during COPY from stdin");
                 }
                 None => return Err(SqlError::new("08006", "the client has ended the connection")),
             };

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     bind::{query::Query, select::ResultColumn},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     exec::{self, MOST_MEMORY, out_of_memory},
     parse::folded,
     spool::{Rows, bytes_of},
@@ -70,8 +70,7 @@ impl Session<'_> {
     pub(super) async fn declare(&mut self, declared: &Declared, values: &[Value]) -> Result<Done> {
         let Declared { name, is_scroll, is_held, query } = declared;
         if !self.is_explicit && !is_held {
-            let message = "DECLARE CURSOR can only be used in transaction blocks";
-            return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
+            fail!(NO_ACTIVE_TRANSACTION, "DECLARE CURSOR can only be used in transaction blocks");
         }
         if self.cursors.contains_key(name) {
             return Err(SqlError::new("42P03", format!("cursor \"{name}\" already exists")));

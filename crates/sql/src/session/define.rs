@@ -16,7 +16,7 @@ use crate::{
     catalog::{Materialized, Relation, RelationName, Table, undefined},
     ddl::{self, Definer},
     dml::foreign,
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     exec::{self, Run},
     parse::{self, Statement, folded, relation},
     roles::Roles,
@@ -186,8 +186,7 @@ impl Session<'_> {
     /// Runs DROP DATABASE.
     async fn drop_database(&mut self, name: &ast::ObjectName, if_exists: bool) -> Result<Done> {
         if self.is_explicit {
-            let message = "DROP DATABASE cannot run inside a transaction block";
-            return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+            fail!(ACTIVE_TRANSACTION, "DROP DATABASE cannot run inside a transaction block");
         }
         for is_locked in [false, true] {
             self.begin();
@@ -205,8 +204,7 @@ impl Session<'_> {
                     break;
                 }
                 None => {
-                    let message = format!("database \"{name}\" does not exist");
-                    return Err(SqlError::new(code::INVALID_CATALOG_NAME, message));
+                    fail!(INVALID_CATALOG_NAME, "database \"{name}\" does not exist");
                 }
             }
         }
@@ -252,12 +250,10 @@ impl Session<'_> {
                 });
                 let keys: Vec<_> = keys.collect();
                 if keys.is_empty() {
-                    let message = format!("constraint \"{name}\" does not exist");
-                    return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
+                    fail!(UNDEFINED_OBJECT, "constraint \"{name}\" does not exist");
                 }
                 if keys.iter().any(|(_, deferral)| deferral.is_none()) {
-                    let message = format!("constraint \"{name}\" is not deferrable");
-                    return Err(SqlError::new(code::WRONG_OBJECT_TYPE, message));
+                    fail!(WRONG_OBJECT_TYPE, "constraint \"{name}\" is not deferrable");
                 }
                 all.extend(keys.into_iter().map(|(table, _)| (table, name.clone())));
             }
@@ -327,8 +323,7 @@ impl Session<'_> {
                 Ok((table, materialized))
             }
             Some((place, _)) => {
-                let message = format!("\"{}\" is not a table or materialized view", place.name);
-                Err(SqlError::new(code::WRONG_OBJECT_TYPE, message))
+                Err(error!(WRONG_OBJECT_TYPE, "\"{}\" is not a table or materialized view", place.name))
             }
             None => Err(undefined(name)),
         }
@@ -392,8 +387,7 @@ impl Session<'_> {
             let (catalog, by) = self.refreshed().await?;
             catalog.hold(by).await?;
             if self.changed(statement).await? != names {
-                let message = "another session has begun to use the type";
-                return Err(SqlError::new(code::OBJECT_IN_USE, message));
+                fail!(OBJECT_IN_USE, "another session has begun to use the type");
             }
         }
         let query = match statement {
@@ -425,8 +419,7 @@ impl Session<'_> {
                 let found = self.query_of(&query, runs, Some(view.path.clone())).await?;
                 let columns = table.columns.iter().map(|column| column.of);
                 if !found.0.iter().map(|column| column.of).eq(columns) {
-                    let message = "the query of the materialized view has other columns now";
-                    return Err(SqlError::new(code::NOT_IN_STATE, message));
+                    fail!(NOT_IN_STATE, "the query of the materialized view has other columns now");
                 }
                 Some(found)
             }

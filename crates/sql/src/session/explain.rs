@@ -18,7 +18,7 @@ use crate::{
         select::ResultColumn,
     },
     dml::ChangeKind,
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     parse::folded,
     types::{Type, Value},
 };
@@ -70,9 +70,10 @@ impl ExplainOptions {
                         return Err(SqlError::unsupported(format!("EXPLAIN with the format {other}")));
                     }
                     Some(other) => {
-                        let message =
-                            format!("unrecognized value for EXPLAIN option \"format\": \"{other}\"");
-                        return Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
+                        fail!(
+                            INVALID_PARAMETER_VALUE,
+                            "unrecognized value for EXPLAIN option \"format\": \"{other}\""
+                        );
                     }
                     None => return syntax("format requires a parameter".into()),
                 };
@@ -94,8 +95,7 @@ impl ExplainOptions {
             }
         }
         if times == Some(true) && !options.runs {
-            let message = "EXPLAIN option TIMING requires ANALYZE";
-            return Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message));
+            fail!(INVALID_PARAMETER_VALUE, "EXPLAIN option TIMING requires ANALYZE");
         }
         options.shows_times = options.runs && times.unwrap_or(true);
         options.shows_summary = summary.unwrap_or(options.runs);

@@ -26,7 +26,7 @@ use crate::{
     bind::{Parameters, select::ResultColumn},
     catalog::{Catalog, Transaction},
     dml::foreign::ConstraintModes,
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error, fail},
     functions::Context,
     parse::{self, Statement},
     roles::FirstRole,
@@ -375,8 +375,10 @@ impl<'a> Session<'a> {
         if !self.is_failed || !self.is_explicit || run::ends_transaction(statement) {
             return Ok(());
         }
-        let message = "current transaction is aborted, commands ignored until end of transaction block";
-        Err(SqlError::new(code::IN_FAILED_TRANSACTION, message))
+        Err(error!(
+            IN_FAILED_TRANSACTION,
+            "current transaction is aborted, commands ignored until end of transaction block"
+        ))
     }
 
     /// Runs the statements of a simple query.
@@ -509,8 +511,7 @@ impl<'a> Session<'a> {
         }
         let (plan, types) = self.plan(prepared).await?;
         if types.len() > values.len() {
-            let message = format!("there is no parameter ${}", values.len() + 1);
-            return Err(SqlError::new(code::UNDEFINED_PARAMETER, message));
+            fail!(UNDEFINED_PARAMETER, "there is no parameter ${}", values.len() + 1);
         }
         self.run_planned(&plan, values).await
     }
@@ -535,8 +536,7 @@ impl<'a> Session<'a> {
             Received::Parse { name, query, types } => {
                 let mut statements = parse::parse(&query)?;
                 if statements.len() > 1 {
-                    let message = "cannot insert multiple commands into a prepared statement";
-                    return Err(SqlError::new(code::SYNTAX_ERROR, message));
+                    fail!(SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement");
                 }
                 let statement = statements.pop().unwrap_or(Statement::Empty);
                 let mut known = Vec::with_capacity(types.len());
@@ -624,10 +624,10 @@ impl<'a> Session<'a> {
         self.check_failed(&prepared.statement)?;
         if values.len() != prepared.types.len() {
             let (given, wanted) = (values.len(), prepared.types.len());
-            let message = format!(
+            fail!(
+                PROTOCOL_VIOLATION,
                 "bind message supplies {given} parameters, but prepared statement \"{statement}\" requires {wanted}"
             );
-            return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
         }
         let value = |(at, (bytes, of)): (usize, (Option<Vec<u8>>, &Type))| match bytes {
             None => Ok(Value::Null),
@@ -753,8 +753,7 @@ impl<'a> Session<'a> {
                     types.iter_mut().filter(|of| **of == Type::Unknown).for_each(|of| *of = Type::Text);
                     // The client has been told of others.
                     if !prepared.columns.is_empty() && plan.columns() != prepared.columns {
-                        let message = "cached plan must not change result type";
-                        return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+                        fail!(FEATURE_NOT_SUPPORTED, "cached plan must not change result type");
                     }
                     let plan = Rc::new(plan);
                     *prepared.plan.borrow_mut() = Some((version.clone(), plan.clone(), types.clone()));
@@ -787,9 +786,8 @@ fn no_portal(name: &str) -> SqlError {
 async fn within<T>(limit: Option<std::time::Duration>, act: impl Future<Output = Result<T>>) -> Result<T> {
     match limit {
         None => act.await,
-        Some(limit) => plexus_interconnect::executor::timeout(limit, act).await.unwrap_or_else(|| {
-            let message = "canceling statement due to statement timeout";
-            Err(SqlError::new(code::QUERY_CANCELED, message))
-        }),
+        Some(limit) => plexus_interconnect::executor::timeout(limit, act)
+            .await
+            .unwrap_or_else(|| Err(error!(QUERY_CANCELED, "canceling statement due to statement timeout"))),
     }
 }

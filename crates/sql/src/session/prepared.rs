@@ -7,7 +7,7 @@ use sqlparser::ast;
 use super::{Prepared, Session, run::needs_tables, settings::Time, within};
 use crate::{
     bind::{Parameters, Scope, assign},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     expr::Inputs,
     parse::{Statement, folded, simple},
     types::{Type, Value},
@@ -76,8 +76,7 @@ impl Session<'_> {
         let prepared = self.prepared(&name)?;
         self.check_failed(&prepared.statement)?;
         if parameters.len() != prepared.types.len() {
-            let message = format!("wrong number of parameters for prepared statement \"{name}\"");
-            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+            fail!(SYNTAX_ERROR, "wrong number of parameters for prepared statement \"{name}\"");
         }
         let types = self.types_of(&prepared).await?;
         let none = Parameters { own_types: Some(types.clone()).into(), ..Parameters::default() };

@@ -23,7 +23,7 @@ use crate::{
     },
     catalog::{self, Catalog, Privilege, RelationName, Table, Transaction, undefined},
     dml::{self, Change, ChangeKind, Targets},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     exec::{self, Run},
     expr::Expr,
     functions::spans::offset_of_span,
@@ -235,8 +235,10 @@ fn bind(statement: &ast::Statement, parameters: &Parameters) -> Result<Plan> {
             query::settle(&mut query);
             let query = query::shown(query, parameters)?;
             if parameters.changed.borrow().iter().any(|(_, is_written)| *is_written) {
-                let message = "DECLARE CURSOR must not contain data-modifying statements in WITH";
-                return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message));
+                fail!(
+                    FEATURE_NOT_SUPPORTED,
+                    "DECLARE CURSOR must not contain data-modifying statements in WITH"
+                );
             }
             let tables = locked_tables(&query);
             let (is_scroll, is_held) = (*scroll == Some(true), *hold == Some(true));
@@ -253,7 +255,7 @@ fn locked_tables(query: &Query) -> Vec<(u64, TableMode)> {
         QueryBody::Select(select) => &select.sources[..],
         _ => &[],
     };
-    let locked = sources.iter().filter(|source| source.is_locked).filter_map(Source::table);
+    let locked = sources.iter().filter(|source| source.locked.is_some()).filter_map(Source::table);
     locked.map(|table| (table.id, TableMode::Write)).collect()
 }
 
@@ -312,7 +314,7 @@ impl Session<'_> {
         match &plan.kind {
             PlanKind::Select(query) => {
                 if plan.tables.iter().any(|(_, mode)| *mode > TableMode::Read) {
-                    let locks = matches!(&query.body, QueryBody::Select(select) if select.locks.is_some());
+                    let locks = matches!(&query.body, QueryBody::Select(select) if select.has_locks);
                     self.modes.check_write(if locks { "SELECT FOR UPDATE" } else { "SELECT" })?;
                 }
                 let rows = exec::query::rows(&mut self.statement(values)?, query).await?;
@@ -367,8 +369,7 @@ impl Session<'_> {
     async fn lock_tables(&mut self, lock: &ast::Lock) -> Result<Done> {
         use ast::LockTableMode as M;
         if !self.is_explicit {
-            let message = "LOCK TABLE can only be used in transaction blocks";
-            return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
+            fail!(NO_ACTIVE_TRANSACTION, "LOCK TABLE can only be used in transaction blocks");
         }
         let (mode, right) = match lock.lock_mode {
             Some(M::AccessShare) => (TableMode::Read, Privilege::Select),
@@ -402,8 +403,7 @@ impl Session<'_> {
     /// Cleans tables: rows and pages go that no snapshot shows.
     async fn vacuum(&mut self, names: &[String]) -> Result<Done> {
         if self.is_explicit {
-            let message = "VACUUM cannot run inside a transaction block";
-            return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+            fail!(ACTIVE_TRANSACTION, "VACUUM cannot run inside a transaction block");
         }
         self.begin();
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
@@ -481,8 +481,7 @@ impl Session<'_> {
             }
             ast::Statement::Savepoint { name } => {
                 if !self.is_explicit {
-                    let message = "SAVEPOINT can only be used in transaction blocks";
-                    return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
+                    fail!(NO_ACTIVE_TRANSACTION, "SAVEPOINT can only be used in transaction blocks");
                 }
                 self.begin();
                 let place = self.transaction.as_mut().ok_or_else(no_transaction)?.savepoint()?;
@@ -543,8 +542,7 @@ impl Session<'_> {
             }
             ast::Statement::Discard { object_type: ast::DiscardObject::ALL } => {
                 if self.is_explicit {
-                    let message = "DISCARD ALL cannot run inside a transaction block";
-                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+                    fail!(ACTIVE_TRANSACTION, "DISCARD ALL cannot run inside a transaction block");
                 }
                 Box::pin(self.end_temporary()).await;
                 self.context.advisory.unlock_all().await;
@@ -581,8 +579,7 @@ impl Session<'_> {
 
     fn find_savepoint(&self, name: &ast::Ident) -> Result<usize> {
         if !self.is_explicit {
-            let message = "savepoints can only be used in transaction blocks";
-            return Err(SqlError::new(code::NO_ACTIVE_TRANSACTION, message));
+            fail!(NO_ACTIVE_TRANSACTION, "savepoints can only be used in transaction blocks");
         }
         let name = folded(name);
         self.savepoints.iter().rposition(|known| known.name == name).ok_or_else(|| {
@@ -639,16 +636,19 @@ impl Session<'_> {
                 let modes = self.modes.with(modes)?;
                 let is_new = self.transaction.as_ref().is_none_or(Transaction::is_new);
                 if modes.isolation != self.modes.isolation && !self.savepoints.is_empty() {
-                    let message = "SET TRANSACTION ISOLATION LEVEL must not be called in a subtransaction";
-                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+                    fail!(
+                        ACTIVE_TRANSACTION,
+                        "SET TRANSACTION ISOLATION LEVEL must not be called in a subtransaction"
+                    );
                 }
                 if !is_new && modes.isolation != self.modes.isolation {
-                    let message = "SET TRANSACTION ISOLATION LEVEL must be called before any query";
-                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+                    fail!(
+                        ACTIVE_TRANSACTION,
+                        "SET TRANSACTION ISOLATION LEVEL must be called before any query"
+                    );
                 }
                 if self.has_queried && self.modes.is_read_only && !modes.is_read_only {
-                    let message = "transaction read-write mode must be set before any query";
-                    return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
+                    fail!(ACTIVE_TRANSACTION, "transaction read-write mode must be set before any query");
                 }
                 if modes.isolation != self.modes.isolation {
                     self.transaction = None;

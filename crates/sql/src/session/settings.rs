@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, fail},
     types::zone::{DateOrder, Zone},
 };
 
@@ -251,14 +251,15 @@ fn switches(text: &str) -> Result<Vec<(String, String)>> {
                 return Err(SqlError::unsupported(format!("the command-line option {word}")));
             }
             _ => {
-                let message = format!("invalid command-line argument for server process: {word}");
-                return Err(SqlError::new(code::SYNTAX_ERROR, message));
+                fail!(SYNTAX_ERROR, "invalid command-line argument for server process: {word}");
             }
         };
         let Some((name, value)) = setting.split_once('=') else {
-            let message =
-                format!("{}{setting} requires a value", if word.starts_with("--") { "--" } else { "-c " });
-            return Err(SqlError::new(code::SYNTAX_ERROR, message));
+            fail!(
+                SYNTAX_ERROR,
+                "{}{setting} requires a value",
+                if word.starts_with("--") { "--" } else { "-c " }
+            );
         };
         found.push((name.replace('-', "_"), value.to_owned()));
     }

@@ -15,7 +15,7 @@ use sqlparser::ast;
 use super::{Prepared, Session, locks::TableMode, modes::Modes, no_transaction};
 use crate::{
     catalog::{RelationName, Schema},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
     parse::{self, Statement},
 };
 
@@ -93,10 +93,7 @@ impl Session<'_> {
                 own.actions.push(CommitAction { table: table.id, name, drops, is_new: true });
                 Ok(())
             }
-            _ => {
-                let message = "ON COMMIT can only be used on temporary tables";
-                Err(SqlError::new(code::INVALID_TABLE_DEFINITION, message))
-            }
+            _ => Err(error!(INVALID_TABLE_DEFINITION, "ON COMMIT can only be used on temporary tables")),
         }
     }
 

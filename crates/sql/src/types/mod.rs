@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use self::{array::Array, named::NamedType, network::Network, numeric::Numeric, zone::Zone};
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, SqlError, code, error, fail};
 
 /// A type of SQL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -639,8 +639,7 @@ impl Value {
                     0.0 if number != 0.0 => "underflow",
                     _ => return Ok(Self::Float(rounded)),
                 };
-                let message = format!("value out of range: {lost}");
-                Err(SqlError::new(code::NUMERIC_OUT_OF_RANGE, message))
+                Err(error!(NUMERIC_OUT_OF_RANGE, "value out of range: {lost}"))
             }
             (Self::Numeric(number), Type::Numeric(Some((digits, scale)))) => {
                 Ok(Self::Numeric(number.rounded(scale)?.within(digits, scale)?))
@@ -654,8 +653,7 @@ impl Value {
                     return Ok(Self::Text(text));
                 };
                 if !is_explicit && !text[end..].bytes().all(|byte| byte == b' ') {
-                    let message = format!("value too long for type {}({most})", to.name());
-                    return Err(SqlError::new(code::STRING_RIGHT_TRUNCATION, message));
+                    fail!(STRING_RIGHT_TRUNCATION, "value too long for type {}({most})", to.name());
                 }
                 text.truncate(end);
                 Ok(Self::Text(text))
@@ -679,8 +677,7 @@ fn json_scalar(text: &str, to: Type) -> Result<Value> {
         json::Json::Array(_) => "array",
         json::Json::Object(_) => "object",
     };
-    let message = format!("cannot cast jsonb {kind} to type {}", to.name());
-    Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message))
+    Err(error!(INVALID_PARAMETER_VALUE, "cannot cast jsonb {kind} to type {}", to.name()))
 }
 
 pub(crate) fn out_of_range(of: Type) -> SqlError {

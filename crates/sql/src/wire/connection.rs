@@ -16,7 +16,7 @@ use rustix::net::RecvFlags;
 use rustls::{ServerConfig, ServerConnection};
 
 use super::{MOST_BYTES, MOST_START_BYTES, Outgoing, Received, Start, read, read_start};
-use crate::error::{Result, SqlError, code};
+use crate::error::{Result, SqlError, code, fail};
 
 /// The bytes that are read at once.
 const PIECE: usize = 16 << 10;
@@ -177,8 +177,7 @@ impl Connection {
     pub(crate) fn encrypt(&mut self, settings: Arc<ServerConfig>) -> Result<()> {
         // Bytes before the handshake would count as if they had been encrypted.
         if self.at < self.received.len() {
-            let message = "received unencrypted data after SSL request";
-            return Err(SqlError::new(code::PROTOCOL_VIOLATION, message));
+            fail!(PROTOCOL_VIOLATION, "received unencrypted data after SSL request");
         }
         let tls = ServerConnection::new(settings);
         let tls = tls.map_err(|error| SqlError::new(code::SYSTEM_ERROR, error.to_string()))?;

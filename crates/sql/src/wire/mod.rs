@@ -5,7 +5,7 @@ pub(crate) mod scram;
 
 use crate::{
     bind::select::ResultColumn,
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
     types::{Type, Value, text},
 };
 
@@ -107,10 +107,7 @@ impl<'a> Reader<'a> {
             .map(|_| match self.short()? {
                 0 => Ok(false),
                 1 => Ok(true),
-                other => {
-                    let message = format!("unsupported format code: {other}");
-                    Err(SqlError::new(code::INVALID_PARAMETER_VALUE, message))
-                }
+                other => Err(error!(INVALID_PARAMETER_VALUE, "unsupported format code: {other}")),
             })
             .collect()
     }
@@ -139,14 +136,12 @@ pub(crate) fn read_start(bytes: &[u8]) -> Result<Start> {
                 settings.push((name, reader.text()?));
             }
         }
-        version => {
-            let message = format!(
-                "unsupported frontend protocol {}.{}: server supports 3.0",
-                version >> 16,
-                version & 0xffff
-            );
-            Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, message))
-        }
+        version => Err(error!(
+            FEATURE_NOT_SUPPORTED,
+            "unsupported frontend protocol {}.{}: server supports 3.0",
+            version >> 16,
+            version & 0xffff
+        )),
     }
 }
 

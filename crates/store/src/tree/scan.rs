@@ -34,6 +34,8 @@ pub struct ScanPlace {
 /// are short.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Ahead {
+    /// The most pages for which it asks the next time.
+    most: u8,
     /// The pages behind its place for which it had asked when it last did.
     asked: u8,
     /// Those that it passes before it asks again.
@@ -135,12 +137,16 @@ impl<B: Blocks, S: Space> Tree<'_, B, S> {
     /// Asks for pages behind a place at the begin of a page, so that they come while the caller
     /// works.
     async fn ask_ahead(&self, next: &mut ScanPlace, to: Option<&[u8]>) -> Result<(), StoreError> {
-        let Ahead { asked, left } = next.ahead;
+        let Ahead { most, asked, left } = next.ahead;
         if left > 0 {
             next.ahead.left -= 1;
             return Ok(());
         }
-        let most = (asked * 2).clamp(1, MOST_AHEAD);
+        if most == 0 {
+            next.ahead = Ahead { most: 2, asked: 1, left: 0 };
+            self.blocks.prefetch(next.page.as_slice(), Mode::S);
+            return Ok(());
+        }
         let (block, parent) = self.page_for(Sought::At(&next.key), 1).await?;
         let children = || {
             let node = Node::of(&parent)?;
@@ -158,7 +164,7 @@ impl<B: Blocks, S: Space> Tree<'_, B, S> {
         let children = children().map_err(damaged(block))?;
         let asked_before = usize::from(asked.saturating_sub(1) / 2).min(children.len());
         let asked = children.len() as u8;
-        next.ahead = Ahead { asked, left: asked / 2 };
+        next.ahead = Ahead { most: (most * 2).min(MOST_AHEAD), asked, left: asked / 2 };
         self.blocks.prefetch(&children[asked_before..], Mode::S);
         Ok(())
     }

@@ -9,7 +9,8 @@ pub(super) fn is_exit(line: &str) -> bool {
 /// nor in a comment, and only blanks and comments follow.
 pub(super) fn is_complete(text: &str) -> bool {
     let mut rest = text;
-    let (mut ends, mut last) = (false, ' ');
+    // The two signs before, and whether the last one ends a statement.
+    let (mut ends, mut before, mut last) = (false, ' ', ' ');
     while let Some(first) = rest.chars().next() {
         let is_word = |character: char| character.is_alphanumeric() || "_$".contains(character);
         let tag = if first == '$' && !is_word(last) { tag(rest) } else { None };
@@ -20,7 +21,7 @@ pub(super) fn is_complete(text: &str) -> bool {
         } else if let Some(tag) = tag {
             rest[tag.len()..].find(tag).map(|end| end + 2 * tag.len())
         } else if matches!(first, '\'' | '"') {
-            quoted(rest, first, matches!(last, 'e' | 'E'))
+            quoted(rest, first, first == '\'' && matches!(last, 'e' | 'E') && !is_word(before))
         } else {
             Some(first.len_utf8())
         };
@@ -30,7 +31,7 @@ pub(super) fn is_complete(text: &str) -> bool {
         if !is_blank {
             ends = first == ';';
         }
-        last = first;
+        (before, last) = (last, first);
         rest = &rest[length..];
     }
     ends
@@ -59,11 +60,11 @@ fn comment(text: &str) -> Option<usize> {
     Some(at)
 }
 
-/// Returns the length of what is in quotes. A quote that is doubled begins the next such piece.
+/// Returns the length of what is in quotes. Two quotes in it stand for one.
 fn quoted(text: &str, quote: char, has_escapes: bool) -> Option<usize> {
-    let mut characters = text.char_indices().skip(1);
+    let mut characters = text.char_indices().skip(1).peekable();
     while let Some((at, character)) = characters.next() {
-        if character == quote {
+        if character == quote && characters.next_if(|(_, next)| *next == quote).is_none() {
             return Some(at + 1);
         }
         if character == '\\' && has_escapes {
@@ -87,6 +88,8 @@ mod tests {
             "select 'it''s;' , \"a;\" ;",
             r"select e'a\';';",
             r"select 'a\';",
+            r"select 1 where a like'\';",
+            r"select e'a''\';';",
             "select $1, $2;",
             "do $a$ $b$; $a$;",
             "select a$b$;",

@@ -128,3 +128,9 @@ prepare locks (int) as select lo.id, note from lo join lk on lk.id = lo.lk where
 execute locks (1);
 execute locks (2);
 begin; declare c cursor for select lo.id, n from lo join lk on lk.id = lo.lk order by lo.id for update; fetch 2 from c; commit;
+select exists (select 1 from lo, lk for update), exists (select 1 from lk a join lk b on a.id = b.id + 9 for update);
+select lo.id from lo where exists (select 1 from lo y join lk on lk.id = y.lk where y.id = lo.id for update) order by 1;
+select lo.id from lo full join lk on lk.id = lo.lk for update of lo;
+select lo.id from lo full join lk on lk.id = lo.lk for update of lk;
+select lo.id from lo join lk on lk.id = lo.lk order by 1 limit 0 for update;
+select lo.id from lo join lk on lk.id = lo.lk order by 1 for update of lo skip locked for share of lk nowait;

@@ -564,6 +564,17 @@ fn the_rows_of_a_join_are_locked_as_they_are_then() {
         other.run("commit;");
         assert_eq!(locks.join().unwrap(), "1|11");
     });
+    // The other side of an outer join is the one of the newest row.
+    let other_side = "select a.id, a.n, b.id from a left join b on b.id = a.n order by a.id for update of a";
+    ask(1, "update a set n = 1 where id = 1");
+    other.run("begin; update a set n = 2 where id = 1; update a set n = 77 where id = 2;");
+    thread::scope(|scope| {
+        let locks = scope.spawn(|| ask(2, other_side));
+        let waits = "select count(*) from pg_stat_activity where query like 'select a.id%' and wait_event_type = 'Lock'";
+        until("it waits", || Value::from(ask(1, waits)), |count| count == "1");
+        other.run("commit; update a set n = 11 where id = 1; update a set n = 7 where id = 2;");
+        assert_eq!(locks.join().unwrap(), "1|2|\n2|77|\n3|30|");
+    });
     // A row of each table is locked, and those of a table that is not named are free.
     other.run("begin; select * from a join b on b.a = a.id where a.id = 1 for update of b;");
     assert_eq!(ask(2, "select a.id from a join b on b.a = a.id order by 1 for update skip locked"), "2");
