@@ -129,7 +129,7 @@ fn without_literals(text: &str) -> String {
             token => written.push_str(&token.to_string()),
         }
     }
-    written.trim().trim_end_matches(';').to_owned()
+    written.trim().trim_end_matches(';').trim_end().to_owned()
 }
 
 #[cfg(test)]
