@@ -5,7 +5,7 @@ use std::{borrow::Cow, cmp::Ordering, rc::Rc};
 use crate::{
     bind::query::Query,
     error::{Result, SqlError, code},
-    functions::{BoundFunction, Context, MOST_BYTES, Volatility, too_long},
+    functions::{BoundFunction, Context, MOST_BYTES, Volatility, like::is_like, too_long},
     sequences::SequenceSlot,
     system,
     types::{Type, Value, array::Array, encode, named::NamedType, numeric::Numeric, out_of_range},
@@ -40,6 +40,8 @@ pub(crate) enum Expr {
         ignores_case: bool,
     },
     In(Box<Expr>, Vec<Expr>),
+    /// The same for values in their order that are those of all rows; true if NULL is among them.
+    Member(Box<Expr>, Rc<[Value]>, bool),
     /// Conditions with their results, and the result if none is true.
     Case(Vec<(Expr, Expr)>, Box<Expr>),
     Call(BoundFunction, Vec<Expr>),
@@ -202,7 +204,7 @@ macro_rules! each_child {
                 }
             }
             Expr::Not(one) | Expr::IsNull(one) | Expr::Is(one, _) | Expr::Negative(_, one) => $act(one),
-            Expr::Cast { value, .. } | Expr::Checked(value, ..) => $act(value),
+            Expr::Cast { value, .. } | Expr::Checked(value, ..) | Expr::Member(value, ..) => $act(value),
             Expr::And(all)
             | Expr::Or(all)
             | Expr::Call(_, all)
@@ -332,6 +334,60 @@ impl Expr {
             Some(Ok(value)) => *self = Self::Value(value),
             _ => self.children_mut(&mut |inner| inner.fold(inputs)),
         }
+        if let Some((value, array)) = self.list()
+            && array.is_fixed()
+            && let Ok(Value::Array(array)) = array.evaluate(inputs)
+        {
+            let (count, mut values) = (array.values.len(), array.values);
+            values.retain(|value| !value.is_null());
+            let has_null = values.len() < count;
+            values.sort_by(Value::compare);
+            *self = Self::Member(value.clone().boxed(), values.into(), has_null);
+        }
+    }
+
+    /// Returns the column whose keys are those of an expression. Integers of all lengths have the
+    /// same keys.
+    pub(crate) fn key_column(&self) -> Option<usize> {
+        let has_text_key = |of: &Type| matches!(of, Type::Text | Type::Varchar(_) | Type::Name);
+        match self {
+            Self::Column(column) => Some(*column),
+            Self::Cast { value, from, to, .. }
+                if from.is_integer() && to.is_integer() || has_text_key(from) && has_text_key(to) =>
+            {
+                match **value {
+                    Self::Column(column) => Some(column),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the value that this condition demands to be in an array, and the array.
+    pub(crate) fn list(&self) -> Option<(&Expr, Expr)> {
+        let is_equal = |test: &Expr| match test {
+            Self::Compare(Comparison::Equal, one, other) => {
+                (one.key_column(), other.key_column()) == (Some(0), Some(1))
+            }
+            _ => false,
+        };
+        match self {
+            Self::In(value, all) => Some((value, Self::Array { values: all.clone(), is_nested: false })),
+            Self::Quantified(of) if !of.is_of_all && is_equal(&of.test) => {
+                Some((&of.value, of.array.clone()))
+            }
+            Self::Subquery {
+                query,
+                outer,
+                asked: SubqueryUse::Compare { comparison, values, is_all: false },
+            } => {
+                let ([value], Comparison::Equal) = (&values[..], comparison) else { return None };
+                let (query, outer) = (query.clone(), outer.clone());
+                Some((value, Self::Subquery { query, outer, asked: SubqueryUse::Array }))
+            }
+            _ => None,
+        }
     }
 
     /// Returns whether it needs nothing but values: no row, and nothing that is supplied.
@@ -343,7 +399,7 @@ impl Expr {
                 !is_named(*from) && !is_named(*to)
             }
             Self::Not(_) | Self::Compare(..) | Self::Arithmetic(..) | Self::Negative(..) => true,
-            Self::Concat(..) | Self::Apply(..) => true,
+            Self::Concat(..) | Self::Apply(..) | Self::Array { .. } => true,
             Self::Call(bound, _) => bound.function.volatility == Volatility::Immutable,
             _ => false,
         };
@@ -431,6 +487,15 @@ impl Expr {
                 }
                 (!has_null).then_some(false)
             }
+            Self::Member(one, values, has_null) => {
+                let value = one.look(inputs)?;
+                let is_there = || values.binary_search_by(|other| other.compare(&value)).is_ok();
+                match value.is_null() {
+                    true => (values.is_empty() && !has_null).then_some(false),
+                    false if is_there() => Some(true),
+                    false => (!has_null).then_some(false),
+                }
+            }
             other => match &*other.look(inputs)? {
                 Value::Bool(value) => Some(*value),
                 _ => None,
@@ -455,7 +520,8 @@ impl Expr {
             | Self::IsDistinct(..)
             | Self::Compare(..)
             | Self::Like { .. }
-            | Self::In(..) => self.truth(inputs)?.map_or(Value::Null, Value::Bool),
+            | Self::In(..)
+            | Self::Member(..) => self.truth(inputs)?.map_or(Value::Null, Value::Bool),
             Self::Arithmetic(operation, of, one, other) => {
                 match (one.evaluate(inputs)?, other.evaluate(inputs)?) {
                     (Value::Null, _) | (_, Value::Null) => Value::Null,
@@ -680,63 +746,5 @@ fn calculate(operation: Operation, of: Type, one: Value, other: Value) -> Result
         })),
         // The binder gives both sides the same type.
         _ => Err(SqlError::unsupported(format!("arithmetic of type {}", of.name()))),
-    }
-}
-
-/// Returns whether a text matches a pattern of LIKE.
-pub(crate) fn is_like(text: &str, pattern: &str, ignores_case: bool) -> Result<bool> {
-    if ignores_case {
-        return is_like(&text.to_lowercase(), &pattern.to_lowercase(), false);
-    }
-    enum Part {
-        One(char),
-        Any,
-        Many,
-    }
-    let mut parts = Vec::new();
-    let mut chars = pattern.chars();
-    while let Some(char) = chars.next() {
-        parts.push(match char {
-            '%' => Part::Many,
-            '_' => Part::Any,
-            '\\' => {
-                Part::One(chars.next().ok_or_else(|| {
-                    SqlError::new("22025", "LIKE pattern must not end with escape character")
-                })?)
-            }
-            char => Part::One(char),
-        });
-    }
-    let text: Vec<char> = text.chars().collect();
-    let (mut at, mut part) = (0, 0);
-    // The last `%`, and the place in the text from which it is tried next.
-    let mut retry = None;
-    loop {
-        match parts.get(part) {
-            Some(Part::Many) => {
-                retry = Some((part + 1, at));
-                part += 1;
-                continue;
-            }
-            Some(Part::Any) if at < text.len() => {
-                at += 1;
-                part += 1;
-                continue;
-            }
-            Some(Part::One(char)) if text.get(at) == Some(char) => {
-                at += 1;
-                part += 1;
-                continue;
-            }
-            None if at == text.len() => return Ok(true),
-            _ => {}
-        }
-        match retry {
-            Some((after, from)) if from < text.len() => {
-                retry = Some((after, from + 1));
-                (part, at) = (after, from + 1);
-            }
-            _ => return Ok(false),
-        }
     }
 }

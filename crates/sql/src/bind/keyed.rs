@@ -43,9 +43,7 @@ pub(super) fn of(query: &Query, is_exists: bool) -> Option<Box<Keyed>> {
     let (mut own, mut key) = (Vec::new(), Vec::new());
     for source in &mut copy.sources {
         // A path by such a value finds the rows of each at once.
-        let path = &source.path;
-        let bounds = [&path.lower, &path.upper].into_iter().flatten().map(|(bound, _)| bound);
-        if path.prefix.iter().chain(bounds).any(Expr::has_outer) {
+        if source.path.any(Expr::has_outer) {
             return None;
         }
         let start = source.offset;

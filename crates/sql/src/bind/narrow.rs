@@ -84,9 +84,7 @@ pub(super) fn row_exprs(select: &mut Select, act: &mut dyn FnMut(&mut Expr)) {
     let Select { sources, groups, output, order, windows, sets, distinct_on, .. } = select;
     for source in sources {
         source.exprs(act);
-        let path = &mut source.path;
-        let bounds = [&mut path.lower, &mut path.upper].into_iter().flatten().map(|(bound, _)| bound);
-        path.prefix.iter_mut().chain(bounds).for_each(&mut *act);
+        source.path.exprs(act);
     }
     if let Some(groups) = groups {
         groups.by.iter_mut().for_each(&mut *act);

@@ -10,7 +10,6 @@ use crate::{
     catalog::Table,
     expr::{Comparison, Expr},
     spool::Direction,
-    types::Type,
 };
 
 /// The way to the rows of a table.
@@ -20,6 +19,8 @@ pub(crate) struct Path {
     pub(crate) index: Option<usize>,
     /// The values of the first columns of the key.
     pub(crate) prefix: Vec<Expr>,
+    /// The place in `prefix` of an array: the column has one of its values.
+    pub(crate) list: Option<usize>,
     /// The bounds of the next column; true if the value itself belongs to it.
     pub(crate) lower: Option<(Expr, bool)>,
     pub(crate) upper: Option<(Expr, bool)>,
@@ -29,12 +30,17 @@ pub(crate) struct Path {
     pub(crate) is_backward: bool,
     /// It leads to no row with NULL in the column behind the equal ones.
     pub(crate) skips_null: bool,
+    /// The query relies on the order of its rows.
+    pub(crate) is_ordered: bool,
+    /// In the place of all others: each row is on one of these ways, or on several.
+    pub(crate) any_of: Vec<Path>,
 }
 
 impl Path {
     /// Returns true if it leads to at most one row, by its primary key.
     pub(crate) fn is_point(&self, table: &Table) -> bool {
         self.index.is_none()
+            && self.list.is_none()
             && table.primary.as_ref().is_some_and(|primary| primary.columns.len() == self.prefix.len())
     }
 
@@ -42,14 +48,33 @@ impl Path {
     /// any order.
     fn orders(&self, wanted: &[usize]) -> bool {
         let (equal, rest) = self.columns.split_at(self.prefix.len());
-        let mut rest = rest.iter();
-        wanted.iter().all(|column| equal.contains(column) || rest.next() == Some(column))
+        let listed = self.list.map(|at| &equal[at]);
+        let mut rest = listed.into_iter().chain(rest);
+        let is_equal = |column: &usize| equal.contains(column) && listed != Some(column);
+        wanted.iter().all(|column| is_equal(column) || rest.next() == Some(column))
+    }
+
+    /// Returns true if it leads to all rows.
+    fn is_whole(&self) -> bool {
+        self.prefix.is_empty() && self.lower.is_none() && self.upper.is_none() && self.any_of.is_empty()
+    }
+
+    /// Calls `act` with each of its expressions, to change it.
+    pub(super) fn exprs(&mut self, act: &mut dyn FnMut(&mut Expr)) {
+        let bounds = [&mut self.lower, &mut self.upper].into_iter().flatten().map(|(bound, _)| bound);
+        self.prefix.iter_mut().chain(bounds).for_each(&mut *act);
+        self.any_of.iter_mut().for_each(|path| path.exprs(act));
+    }
+
+    /// Returns whether a test holds for one of its expressions.
+    pub(super) fn any(&self, test: fn(&Expr) -> bool) -> bool {
+        let bounds = [&self.lower, &self.upper].into_iter().flatten().map(|(bound, _)| bound);
+        self.prefix.iter().chain(bounds).any(test) || self.any_of.iter().any(|path| path.any(test))
     }
 
     /// Returns true if it does not depend on sources before it.
     pub(crate) fn is_constant(&self) -> bool {
-        let bounds = [&self.lower, &self.upper].into_iter().flatten().map(|(bound, _)| bound);
-        !self.prefix.iter().chain(bounds).any(Expr::has_column)
+        !self.any(Expr::has_column)
     }
 }
 
@@ -63,69 +88,82 @@ fn needs(expr: &Expr, offsets: &[usize]) -> usize {
 /// A condition `column comparison value`, where the value needs only the sources before.
 struct Bound {
     column: usize,
-    comparison: Comparison,
+    /// `None`: the column has one of the values of an array.
+    comparison: Option<Comparison>,
     value: Expr,
 }
 
-/// Returns whether values of a type have the keys of texts.
-fn has_text_key(of: Type) -> bool {
-    matches!(of, Type::Text | Type::Varchar(_) | Type::Name)
-}
-
 fn bound_of(expr: &Expr, offset: usize, table: &Table) -> Option<Bound> {
-    let Expr::Compare(comparison, one, other) = expr else { return None };
-    // Integers of all lengths have the same keys.
-    let column = |expr: &Expr| match expr {
-        Expr::Column(column) => Some(*column),
-        Expr::Cast { value, from, to, .. }
-            if from.is_integer() && to.is_integer() || has_text_key(*from) && has_text_key(*to) =>
-        {
-            match **value {
-                Expr::Column(column) => Some(column),
-                _ => None,
-            }
-        }
-        _ => None,
-    };
     let own = |column: &usize| (offset..offset + table.columns.len()).contains(column);
+    let is_known = |value: &Expr| !value.any_column(|column| column >= offset) && !value.is_volatile();
+    if let Some((value, array)) = expr.list() {
+        let column = value.key_column().filter(own).filter(|_| is_known(&array))?;
+        return Some(Bound { column: column - offset, comparison: None, value: array });
+    }
+    let Expr::Compare(comparison, one, other) = expr else { return None };
     let sides = [(one, *comparison, other), (other, comparison.exchanged(), one)];
     sides.into_iter().find_map(|(side, comparison, value)| {
-        let column = column(side)
-            .filter(own)
-            .filter(|_| !value.any_column(|column| column >= offset) && !value.is_volatile())?;
-        Some(Bound { column: column - offset, comparison, value: (**value).clone() })
+        let column = side.key_column().filter(own).filter(|_| is_known(value))?;
+        Some(Bound { column: column - offset, comparison: Some(comparison), value: (**value).clone() })
     })
 }
 
 /// Chooses the way to a table's rows for conditions that are needed for each of them.
 pub(crate) fn choose_path(table: &Table, offset: usize, conditions: &[Expr]) -> Path {
+    let path = one_path(table, offset, conditions);
+    if !path.prefix.is_empty() {
+        return path;
+    }
+    // Each part of a disjunction can have a way of its own.
+    let ways = conditions.iter().find_map(|condition| {
+        let Expr::Or(parts) = condition else { return None };
+        let way = |part: &Expr| {
+            let mut all = Vec::new();
+            conjuncts(part.clone(), &mut all);
+            Some(one_path(table, offset, &all)).filter(|path| !path.prefix.is_empty())
+        };
+        parts.iter().map(way).collect::<Option<Vec<_>>>()
+    });
+    ways.map_or(path, |any_of| Path { any_of, ..Path::default() })
+}
+
+fn one_path(table: &Table, offset: usize, conditions: &[Expr]) -> Path {
     let bounds: Vec<Bound> = conditions.iter().filter_map(|expr| bound_of(expr, offset, table)).collect();
     let path_of = |index: Option<usize>, columns: &[usize]| {
-        let equal = |column: &usize| {
-            bounds.iter().find(|bound| bound.column == *column && bound.comparison == Comparison::Equal)
+        let mut list = None;
+        let equal = |(at, column): (usize, &usize)| {
+            let find = |comparison| {
+                bounds.iter().find(|bound| bound.column == *column && bound.comparison == comparison)
+            };
+            let bound = find(Some(Comparison::Equal)).or_else(|| {
+                let listed = find(None).filter(|_| list.is_none())?;
+                list = Some(at);
+                Some(listed)
+            })?;
+            Some(bound.value.clone())
         };
-        let prefix: Vec<Expr> = columns.iter().map_while(equal).map(|bound| bound.value.clone()).collect();
+        let prefix: Vec<Expr> = columns.iter().enumerate().map_while(equal).collect();
         let find = |open, closed| {
             let column = columns.get(prefix.len())?;
             let is_it = |bound: &&Bound| {
-                bound.column == *column && (bound.comparison == open || bound.comparison == closed)
+                bound.column == *column && [Some(open), Some(closed)].contains(&bound.comparison)
             };
-            bounds.iter().find(is_it).map(|bound| (bound.value.clone(), bound.comparison == closed))
+            bounds.iter().find(is_it).map(|bound| (bound.value.clone(), bound.comparison == Some(closed)))
         };
         let lower = find(Comparison::Greater, Comparison::GreaterOrEqual);
         let upper = find(Comparison::Less, Comparison::LessOrEqual);
-        Path { index, prefix, lower, upper, columns: columns.to_vec(), ..Path::default() }
+        Path { index, prefix, list, lower, upper, columns: columns.to_vec(), ..Path::default() }
     };
-    // The most equal columns, then a range, then the rows themselves.
+    // All columns of a unique key, the most equal columns, then a range, then the rows themselves.
     let worth = |path: &Path| {
         let ranges = usize::from(path.lower.is_some()) + usize::from(path.upper.is_some());
-        let columns = path.index.map_or(0, |index| usize::from(table.indexes[index].is_unique));
-        (path.prefix.len(), ranges, path.index.is_none(), columns)
+        let is_unique = path.index.is_none_or(|index| table.indexes[index].is_unique);
+        let is_key = is_unique && path.prefix.len() == path.columns.len();
+        (is_key, path.prefix.len(), path.list.is_none(), ranges, path.index.is_none(), is_unique)
     };
     let primary = table.primary.as_ref().map(|primary| path_of(None, &primary.columns));
     let indexes = table.indexes.iter().enumerate().map(|(at, index)| path_of(Some(at), &index.columns));
-    let useful = |path: &Path| !path.prefix.is_empty() || path.lower.is_some() || path.upper.is_some();
-    primary.into_iter().chain(indexes).filter(useful).max_by_key(worth).unwrap_or_default()
+    primary.into_iter().chain(indexes).filter(|path| !path.is_whole()).max_by_key(worth).unwrap_or_default()
 }
 
 /// Lets a table's rows come in the order of columns, if its path or an index allows that. Another
@@ -138,8 +176,7 @@ pub(super) fn order_path(
 ) -> bool {
     let Relation::Table(table) = &source.relation else { return false };
     if !source.path.orders(wanted) {
-        let is_free =
-            source.path.prefix.is_empty() && source.path.lower.is_none() && source.path.upper.is_none();
+        let is_free = source.path.is_whole();
         let path = |index: Option<usize>, columns: &[usize]| Path {
             index,
             columns: columns.to_vec(),
@@ -153,7 +190,7 @@ pub(super) fn order_path(
             None => return false,
         }
     }
-    source.path.is_backward = is_backward;
+    (source.path.is_backward, source.path.is_ordered) = (is_backward, true);
     true
 }
 

@@ -157,7 +157,7 @@ impl Merge {
         // All rows are found before the first change, each with the key of the row that matches.
         let mut found: Vec<(Vec<Value>, Option<Vec<u8>>)> = Vec::new();
         if run.complete(&mut |run| all_hold(&self.constant, run.inputs(&[]))).await? {
-            exec::scan::joined(run, &self.sources, &mut |run, row| {
+            exec::joined(run, &self.sources, &mut |run, row| {
                 run.keep(row)?;
                 let (source, target) = row.split_at(self.width);
                 let key = match target.last() {

@@ -2,7 +2,7 @@
 
 use foldhash::{HashMap, HashSet};
 
-use super::{Run, scan::joined};
+use super::{Run, join::joined};
 use crate::{
     bind::{
         aggregates::{Aggregate, AggregateKind},

@@ -1,6 +1,7 @@
 //! The executor of queries: scans, joins, groups, orders.
 
 mod groups;
+mod join;
 pub(crate) mod query;
 pub(crate) mod scan;
 mod windows;
@@ -14,11 +15,11 @@ use std::{
 
 use plexus_interconnect::executor;
 
-pub(crate) use self::scan::KeptRows;
 use self::{
     groups::grouped,
-    scan::{call_all, each_row, joined},
+    scan::{call_all, each_row},
 };
+pub(crate) use self::{join::joined, scan::KeptRows};
 use crate::{
     bind::{
         from::{Relation, Source},

@@ -1,12 +1,12 @@
-//! Scans and joins: the rows of FROM.
+//! Scans: the rows of one source of FROM.
 
-use std::{borrow::Cow, hash::BuildHasher, rc::Rc};
+use std::rc::Rc;
 
-use foldhash::HashMap;
+use foldhash::HashSet;
 use plexus_base::BlockId;
 use plexus_store::tree::{Entries, ScanPlace};
 
-use super::{Run, all_hold, query};
+use super::{Run, join::joined, query};
 use crate::{
     bind::{
         from::{Relation, Source},
@@ -14,17 +14,13 @@ use crate::{
         sets::SetCall,
     },
     catalog::Table,
-    error::{Result, SqlError},
-    expr::{Comparison, Expr, Inputs, evaluate_all},
-    spool::bytes_of,
+    error::Result,
+    expr::{Expr, Inputs, evaluate_all},
     types::{Type, Value, encode},
 };
 
 /// Rows that are kept in memory.
 pub(crate) type KeptRows = Rc<Vec<Vec<Value>>>;
-
-/// The least number of rows for which a join makes a table of their values.
-const LEAST_HASHED: usize = 8;
 
 /// The keys that a path leads to.
 enum Keys {
@@ -33,16 +29,69 @@ enum Keys {
     Range(Vec<u8>, Option<Vec<u8>>),
 }
 
-/// Returns the keys of a path, for a row of the sources before it.
-fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
+impl Keys {
+    fn first(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Point(key) | Self::Range(key, _) => key,
+        }
+    }
+}
+
+/// The values of a list up to which each is looked up, however few rows the table has.
+const FEW_VALUES: usize = 500;
+
+/// Keys of the index of a path; `None`: of the rows themselves.
+type PathKeys = (Option<usize>, Keys);
+
+/// Returns the keys of a path with a list or with others in its place, in their order: the last one
+/// first, unless it is backward.
+async fn all_keys(run: &mut Run<'_>, path: &Path, table: &Table, before: &[Value]) -> Result<Vec<PathKeys>> {
+    let mut find = |run: &mut Run<'_>| {
+        let inputs = run.inputs(before);
+        let mut all = Vec::new();
+        for path in if path.any_of.is_empty() { std::slice::from_ref(path) } else { &path.any_of } {
+            let mut values = evaluate_all(&path.prefix, inputs)?;
+            let list = path.list.map(|at| (at, std::mem::replace(&mut values[at], Value::Null)));
+            let Some((at, Value::Array(array))) = list else {
+                all.push((path.index, keys_of(path, table, &values, inputs)?));
+                continue;
+            };
+            for value in array.values {
+                values[at] = value;
+                all.push((path.index, keys_of(path, table, &values, inputs)?));
+            }
+        }
+        Ok(all)
+    };
+    let mut all = run.complete(&mut find).await?;
+    // Many are read with the rows between them, if these are not much more.
+    if all.len() > FEW_VALUES && !path.is_ordered {
+        let rows = run.by.rows_about(table.rows()).await?;
+        if all.len() as u64 * 8 > rows {
+            return Ok(vec![(None, Keys::Range(Vec::new(), None))]);
+        }
+    }
+    all.retain(|(_, keys)| !matches!(keys, Keys::None));
+    all.sort_by(|(index, one), (other_index, other)| (other_index, other.first()).cmp(&(index, one.first())));
+    if path.any_of.is_empty() {
+        all.dedup_by(|(_, one), (_, other)| one.first() == other.first());
+    }
+    if path.is_backward {
+        all.reverse();
+    }
+    Ok(all)
+}
+
+/// Returns the keys of a path, for these first values and a row of the sources before it.
+fn keys_of(path: &Path, table: &Table, values: &[Value], inputs: Inputs<'_>) -> Result<Keys> {
     let mut key = Vec::new();
     let mut of = path.columns.iter().map(|column| table.columns[*column].of);
-    for expr in &path.prefix {
-        let value = expr.evaluate(inputs)?;
+    for value in values {
         if value.is_null() {
             return Ok(Keys::None);
         }
-        encode::put_key(&mut key, &value, of.next().unwrap_or(Type::Unknown))?;
+        encode::put_key(&mut key, value, of.next().unwrap_or(Type::Unknown))?;
     }
     if path.is_point(table) {
         return Ok(Keys::Point(key));
@@ -73,9 +122,14 @@ fn keys_of(path: &Path, table: &Table, inputs: Inputs<'_>) -> Result<Keys> {
 }
 
 /// The rows of a source that a row of the sources before it leads to, one after the other.
-struct SourceRows<'s> {
+pub(super) struct SourceRows<'s> {
     source: &'s Source,
     place: RowsPlace,
+    /// The index of the present keys, and those that are left, the next one last.
+    index: Option<usize>,
+    rest: Vec<PathKeys>,
+    /// The keys of the rows that were found, if several ways can lead to one.
+    seen: Option<HashSet<Vec<u8>>>,
     /// The present row of a table. Its memory is used for the next one.
     key: Vec<u8>,
     values: Vec<Value>,
@@ -110,9 +164,11 @@ enum NextRows {
 }
 
 impl<'s> SourceRows<'s> {
-    async fn open(run: &mut Run<'_>, source: &'s Source, before: &[Value]) -> Result<Self> {
-        let place = RowsPlace::End;
-        let mut opened = Self { source, place, key: Vec::new(), values: Vec::new(), own: 0 };
+    pub(super) async fn open(run: &mut Run<'_>, source: &'s Source, before: &[Value]) -> Result<Self> {
+        let (place, index) = (RowsPlace::End, source.path.index);
+        let seen = (!source.path.any_of.is_empty()).then(HashSet::default);
+        let (rest, key, values) = (Vec::new(), Vec::new(), Vec::new());
+        let mut opened = Self { source, place, index, rest, seen, key, values, own: 0 };
         let Relation::Table(table) = &source.relation else {
             let memory = run.memory;
             let rows = Box::pin(rows_of(run, source, before)).await?;
@@ -123,13 +179,29 @@ impl<'s> SourceRows<'s> {
             opened.place = RowsPlace::Kept(rows, 0);
             return Ok(opened);
         };
-        opened.place = match run.complete(&mut |run| keys_of(&source.path, table, run.inputs(before))).await?
-        {
+        let path = &source.path;
+        if path.list.is_some() || opened.seen.is_some() {
+            opened.rest = all_keys(run, path, table, before).await?;
+            return Ok(opened);
+        }
+        let keys = |run: &mut Run<'_>| {
+            let inputs = run.inputs(before);
+            keys_of(path, table, &evaluate_all(&path.prefix, inputs)?, inputs)
+        };
+        let keys = run.complete(&mut |run| keys(run)).await?;
+        opened.begin(table, path.index, keys);
+        Ok(opened)
+    }
+
+    /// Begins with the rows of keys.
+    fn begin(&mut self, table: &Table, index: Option<usize>, keys: Keys) {
+        self.index = index;
+        self.place = match keys {
             Keys::None => RowsPlace::End,
             Keys::Point(key) => RowsPlace::Point(key),
             Keys::Range(from, to) => {
-                let tree = source.path.index.map_or(table.rows(), |index| table.indexes[index].tree());
-                let next = match source.path.is_backward {
+                let tree = index.map_or(table.rows(), |index| table.indexes[index].tree());
+                let next = match self.source.path.is_backward {
                     true => NextRows::Below(to.clone()),
                     false => NextRows::From(ScanPlace::from(&from)),
                 };
@@ -137,7 +209,6 @@ impl<'s> SourceRows<'s> {
                 RowsPlace::Range(Box::new(Range { from, to, tree, found, done: 0, keys: Vec::new(), next }))
             }
         };
-        Ok(opened)
     }
 
     /// Goes to the next row, if it is there without waiting.
@@ -147,7 +218,7 @@ impl<'s> SourceRows<'s> {
                 *next += 1;
                 Ok(*next <= rows.len())
             }
-            RowsPlace::Range(range) if self.source.path.index.is_none() => {
+            RowsPlace::Range(range) if self.index.is_none() => {
                 let Some((key, row)) = range.found.entry(range.done) else { return Ok(false) };
                 if self.source.path.is_backward && *key < range.from[..] {
                     return Ok(false);
@@ -167,7 +238,12 @@ impl<'s> SourceRows<'s> {
         let Some(table) = self.source.table() else { return Ok(false) };
         loop {
             let key = match &mut self.place {
-                RowsPlace::End | RowsPlace::Kept(..) => return Ok(false),
+                RowsPlace::Kept(..) => return Ok(false),
+                RowsPlace::End => {
+                    let Some((index, keys)) = self.rest.pop() else { return Ok(false) };
+                    self.begin(table, index, keys);
+                    continue;
+                }
                 RowsPlace::Point(key) => {
                     let key = std::mem::take(key);
                     self.place = RowsPlace::End;
@@ -178,15 +254,17 @@ impl<'s> SourceRows<'s> {
                         key
                     } else if let Some((entry, value)) = range.found.entry(range.done) {
                         if self.source.path.is_backward && *entry < range.from[..] {
-                            return Ok(false);
+                            self.place = RowsPlace::End;
+                            continue;
                         }
                         range.done += 1;
-                        let index = self.source.path.index.map(|index| &table.indexes[index]);
+                        let index = self.index.map(|index| &table.indexes[index]);
                         let keys = index.map(|index| index.row_keys(value)).unwrap_or_default();
                         range.keys = keys.into_iter().rev().map(<[u8]>::to_vec).collect();
                         continue;
                     } else if !range.read_more(run).await? {
-                        return Ok(false);
+                        self.place = RowsPlace::End;
+                        continue;
                     } else if self.go_on()? {
                         return Ok(true);
                     } else {
@@ -203,13 +281,22 @@ impl<'s> SourceRows<'s> {
     }
 
     /// Goes to the next row. Returns false at the end.
-    async fn next(&mut self, run: &mut Run<'_>) -> Result<bool> {
+    pub(super) async fn next(&mut self, run: &mut Run<'_>) -> Result<bool> {
         // What waits is in a box: it is large, and most rows do not need it.
-        Ok(self.go_on()? || Box::pin(self.read_on(run)).await?)
+        while self.go_on()? || Box::pin(self.read_on(run)).await? {
+            let Some(seen) = &mut self.seen else { return Ok(true) };
+            if seen.insert(self.key.clone()) {
+                let bytes = size_of::<Vec<u8>>() + self.key.len();
+                self.own += bytes;
+                run.keep_bytes(bytes)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the key and the values of the present row.
-    fn row(&self) -> (&[u8], &[Value]) {
+    pub(super) fn row(&self) -> (&[u8], &[Value]) {
         match &self.place {
             RowsPlace::Kept(rows, next) => (&[], next.checked_sub(1).map_or(&[][..], |at| &rows[at])),
             _ => (&self.key, &self.values),
@@ -217,7 +304,7 @@ impl<'s> SourceRows<'s> {
     }
 
     /// Ends it: its rows are gone.
-    fn close(self, run: &mut Run<'_>) {
+    pub(super) fn close(self, run: &mut Run<'_>) {
         run.memory -= self.own;
     }
 }
@@ -332,392 +419,4 @@ pub(super) fn call_all(calls: &[SetCall], inputs: Inputs<'_>, is_padded: bool) -
         parts.flatten().collect()
     };
     Ok((0..count).map(row).collect())
-}
-
-/// Rows of a source that are kept for all rows before it.
-struct Kept {
-    /// Their keys, if the source has them in its rows, and their values.
-    rows: Vec<(Vec<u8>, Vec<Value>)>,
-    is_matched: Vec<bool>,
-    hashed: Option<Hashed>,
-}
-
-/// The places of kept rows by the hash of values that are equal to those of the rows before. The
-/// conditions are tested for each row, so rows of other values do no harm.
-struct Hashed {
-    /// The expressions of the rows before.
-    of_before: Vec<Expr>,
-    /// The first and the last row of each hash.
-    ends: HashMap<u64, (usize, usize)>,
-    /// The row behind each, with the same hash; itself, if there is none.
-    next: Vec<usize>,
-}
-
-impl Hashed {
-    fn new(of_before: Vec<Expr>, rows: usize) -> Self {
-        Self { of_before, ends: HashMap::default(), next: (0..rows).collect() }
-    }
-
-    fn hash(&self, key: &[u8]) -> u64 {
-        self.ends.hasher().hash_one(key)
-    }
-
-    fn add(&mut self, key: &[u8], at: usize) {
-        let hash = self.hash(key);
-        let (_, last) = self.ends.entry(hash).or_insert((at, at));
-        self.next[std::mem::replace(last, at)] = at;
-    }
-
-    fn first(&self, key: &[u8]) -> Option<usize> {
-        self.ends.get(&self.hash(key)).map(|(first, _)| *first)
-    }
-
-    fn after(&self, at: usize) -> Option<usize> {
-        Some(self.next[at]).filter(|next| *next != at)
-    }
-}
-
-/// Returns pairs of expressions that are equal in joined rows: of the rows before, and of the
-/// source.
-fn equal_pairs(source: &Source) -> (Vec<Expr>, Vec<Expr>) {
-    let (start, end) = (source.offset, source.offset + source.width);
-    let side = |expr: &Expr| {
-        let (mut is_before, mut is_own, mut has_column) = (true, true, false);
-        expr.columns(&mut |column| {
-            has_column = true;
-            is_before &= column < start;
-            is_own &= (start..end).contains(&column);
-        });
-        (is_before, is_own && has_column)
-    };
-    let (mut before, mut own) = (Vec::new(), Vec::new());
-    for condition in source.outer.as_ref().unwrap_or(&source.conditions) {
-        let Expr::Compare(Comparison::Equal, one, other) = condition else { continue };
-        let pair = match (side(one), side(other)) {
-            ((true, _), (_, true)) => Some((one, other)),
-            ((_, true), (true, _)) => Some((other, one)),
-            _ => None,
-        };
-        if let Some((of_before, of_own)) = pair {
-            let mut of_own = (**of_own).clone();
-            of_own.move_columns(&|column| column - start);
-            before.push((**of_before).clone());
-            own.push(of_own);
-        }
-    }
-    (before, own)
-}
-
-/// Makes the key of values that are equal in joined rows. Returns false if one of them is NULL.
-async fn join_key(run: &mut Run<'_>, of: &[Expr], row: &[Value], key: &mut Vec<u8>) -> Result<bool> {
-    let mut put = |run: &mut Run<'_>| {
-        key.clear();
-        let mut is_whole = true;
-        for expr in of {
-            is_whole &= expr.put_identity(key, run.inputs(row))?;
-        }
-        Ok(is_whole)
-    };
-    run.complete(&mut put).await
-}
-
-async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Kept> {
-    let mut rows = Vec::new();
-    let mut tests = Tests::Of(source, 0);
-    each_row(run, source, before, &mut |run, key, values| {
-        tests.count(run, 1);
-        if all_hold(tests.filter(), run.inputs(values))? {
-            let row = (if source.has_key { key.to_vec() } else { Vec::new() }, values.to_vec());
-            run.keep_bytes(size_of_val(&row) + row.0.len() + bytes_of(values))?;
-            rows.push(row);
-        }
-        Ok(true)
-    })
-    .await?;
-    let (of_before, of_own) = equal_pairs(source);
-    let mut hashed = None;
-    if !of_own.is_empty() && rows.len() >= LEAST_HASHED {
-        run.keep_bytes(rows.len() * size_of::<[usize; 5]>())?;
-        let mut new = Hashed::new(of_before, rows.len());
-        let mut key = Vec::new();
-        for (at, (_, row)) in rows.iter().enumerate() {
-            if join_key(run, &of_own, row, &mut key).await? {
-                new.add(&key, at);
-            }
-        }
-        hashed = Some(new);
-    }
-    Ok(Kept { is_matched: vec![false; rows.len()], rows, hashed })
-}
-
-/// Returns the values of a row, and its key behind them if the source has it there.
-fn values_with_key<'a>(source: &Source, key: &[u8], values: &'a [Value]) -> Cow<'a, [Value]> {
-    match source.has_key {
-        false => Cow::Borrowed(values),
-        true => Cow::Owned([values, &[Value::Bytes(key.to_vec())]].concat()),
-    }
-}
-
-/// A source that is joined with those before it.
-struct Level<'s> {
-    source: &'s Source,
-    tests: Tests<'s>,
-    /// Its rows do not depend on others, so they are read once.
-    is_kept: bool,
-    kept: Option<Kept>,
-}
-
-impl<'s> Level<'s> {
-    fn new((at, source): (usize, &'s Source)) -> Self {
-        let is_point = source.table().is_some_and(|table| source.path.is_point(table));
-        let tests = Tests::Of(source, 0);
-        Self { source, tests, is_kept: at > 0 && source.is_constant() && !is_point, kept: None }
-    }
-}
-
-/// The conditions of a source.
-enum Tests<'s> {
-    /// As they are; they were tested for so many rows.
-    Of(&'s Source, usize),
-    /// With what is the same for all rows: of the rows of the source, of joined rows with and
-    /// without partner.
-    Folded { filter: Vec<Expr>, outer: Option<Vec<Expr>>, conditions: Vec<Expr> },
-}
-
-/// The rows for which conditions are tested as they are.
-const FEW_ROWS: usize = 32;
-
-impl Tests<'_> {
-    /// Notes rows that are to be tested.
-    fn count(&mut self, run: &Run<'_>, rows: usize) {
-        let Self::Of(source, count) = self else { return };
-        *count += rows;
-        if *count > FEW_ROWS {
-            let fold = |all: &Vec<Expr>| {
-                let mut all = all.clone();
-                all.iter_mut().for_each(|expr| expr.fold(run.inputs(&[])));
-                all
-            };
-            let (filter, outer) = (fold(&source.filter), source.outer.as_ref().map(fold));
-            *self = Self::Folded { filter, outer, conditions: fold(&source.conditions) };
-        }
-    }
-
-    fn filter(&self) -> &[Expr] {
-        match self {
-            Self::Of(source, _) => &source.filter,
-            Self::Folded { filter, .. } => filter,
-        }
-    }
-
-    fn outer(&self) -> Option<&[Expr]> {
-        match self {
-            Self::Of(source, _) => source.outer.as_deref(),
-            Self::Folded { outer, .. } => outer.as_deref(),
-        }
-    }
-
-    fn conditions(&self) -> &[Expr] {
-        match self {
-            Self::Of(source, _) => &source.conditions,
-            Self::Folded { conditions, .. } => conditions,
-        }
-    }
-}
-
-/// The function that gets joined rows; it returns false to end.
-type Act<'a> = &'a mut dyn FnMut(&mut Run<'_>, &[Value]) -> Result<bool>;
-
-/// The rows and bytes that go to the next source at once.
-const MOST_ROWS: usize = 1024;
-const MOST_BYTES: usize = 1 << 20;
-
-/// Joined rows on their way to the next source.
-#[derive(Default)]
-struct Batch {
-    rows: Vec<Vec<Value>>,
-    bytes: usize,
-}
-
-impl Batch {
-    /// Adds a row if it meets the conditions of the last source, or gives it to `act` if there is
-    /// no other source. Returns false to end.
-    fn add(
-        &mut self,
-        run: &mut Run<'_>,
-        tests: &Tests<'_>,
-        row: &[Value],
-        last: Option<Act<'_>>,
-    ) -> Result<bool> {
-        if !all_hold(tests.conditions(), run.inputs(row))? {
-            return Ok(true);
-        }
-        if let Some(act) = last {
-            return act(run, row);
-        }
-        let bytes = bytes_of(row);
-        run.keep_bytes(bytes)?;
-        self.bytes += bytes;
-        self.rows.push(row.to_vec());
-        Ok(true)
-    }
-
-    /// Adds a row of one side that has no partner. Returns false to end.
-    async fn add_alone(
-        &mut self,
-        run: &mut Run<'_>,
-        tests: &Tests<'_>,
-        row: &[Value],
-        rest: &mut [Level<'_>],
-        act: Act<'_>,
-    ) -> Result<bool> {
-        let is_last = rest.is_empty();
-        let mut add = |run: &mut Run<'_>| self.add(run, tests, row, is_last.then_some(&mut *act));
-        let goes_on = run.complete(&mut add).await?;
-        Ok(goes_on && self.go_on_if_full(run, rest, act).await?)
-    }
-
-    /// Gives the rows to the next sources if they are many. Returns false to end.
-    async fn go_on_if_full(
-        &mut self,
-        run: &mut Run<'_>,
-        levels: &mut [Level<'_>],
-        act: Act<'_>,
-    ) -> Result<bool> {
-        let is_full = self.rows.len() >= MOST_ROWS || self.bytes >= MOST_BYTES;
-        if is_full { self.go_on(run, levels, act).await } else { Ok(true) }
-    }
-
-    /// Gives the rows to the next sources. Returns false to end.
-    async fn go_on(&mut self, run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_>) -> Result<bool> {
-        let Self { rows, bytes } = std::mem::take(self);
-        let goes_on = rows.is_empty() || Box::pin(join_rows(run, levels, rows, act)).await?;
-        run.memory -= bytes;
-        Ok(goes_on)
-    }
-}
-
-/// Calls `act` with each row of the joined sources; it returns false to end.
-pub(crate) async fn joined(run: &mut Run<'_>, sources: &[Source], act: Act<'_>) -> Result<()> {
-    let mut levels: Vec<Level<'_>> = sources.iter().enumerate().map(Level::new).collect();
-    if !join_rows(run, &mut levels, vec![Vec::new()], act).await? {
-        return Ok(());
-    }
-    for at in 0..levels.len() {
-        if levels[at].source.is_full && !join_unmatched(run, &mut levels[at..], act).await? {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Joins rows with the next sources. Returns false to end.
-async fn join_rows(
-    run: &mut Run<'_>,
-    levels: &mut [Level<'_>],
-    before: Vec<Vec<Value>>,
-    act: Act<'_>,
-) -> Result<bool> {
-    let Some((level, rest)) = levels.split_first_mut() else { return Ok(true) };
-    let (source, is_last) = (level.source, rest.is_empty());
-    let (mut batch, mut key) = (Batch::default(), Vec::new());
-    // The values of a partner come behind those of the row, and go again.
-    for mut row in before {
-        let width = row.len();
-        let mut has_match = false;
-        // Returns whether the row has this partner, and whether to go on.
-        let take = |run: &mut Run<'_>,
-                    tests: &Tests<'_>,
-                    batch: &mut Batch,
-                    act: Act<'_>,
-                    row: &mut Vec<Value>,
-                    values: &[Value]| {
-            let whole = match width {
-                0 => values,
-                _ => {
-                    row.truncate(width);
-                    row.extend_from_slice(values);
-                    &row[..]
-                }
-            };
-            if let Some(outer) = tests.outer()
-                && !all_hold(outer, run.inputs(whole))?
-            {
-                return Ok((false, true));
-            }
-            let goes_on = batch.add(run, tests, whole, is_last.then_some(act))?;
-            Ok::<_, SqlError>((true, goes_on))
-        };
-        if level.is_kept {
-            if level.kept.is_none() {
-                level.kept = Some(keep(run, source, &row).await?);
-            }
-            let Some(Kept { rows, is_matched, hashed }) = &mut level.kept else { break };
-            let mut next = match hashed {
-                None => Some(0),
-                Some(by) if join_key(run, &by.of_before, &row, &mut key).await? => by.first(&key),
-                Some(_) => None,
-            };
-            while let Some(at) = next.filter(|at| *at < rows.len()) {
-                next = hashed.as_ref().map_or(Some(at + 1), |by| by.after(at));
-                level.tests.count(run, 1);
-                let values = values_with_key(source, &rows[at].0, &rows[at].1);
-                let mut join =
-                    |run: &mut Run<'_>| take(run, &level.tests, &mut batch, act, &mut row, &values);
-                let (is_partner, goes_on) = run.complete(&mut join).await?;
-                is_matched[at] |= is_partner;
-                has_match |= is_partner;
-                if !goes_on || !batch.go_on_if_full(run, rest, act).await? {
-                    return Ok(false);
-                }
-            }
-        } else {
-            let mut rows = SourceRows::open(run, source, &row).await?;
-            while rows.next(run).await? {
-                let (key, values) = rows.row();
-                level.tests.count(run, 1);
-                let tests = &level.tests;
-                let mut join = |run: &mut Run<'_>| match all_hold(tests.filter(), run.inputs(values))? {
-                    true => {
-                        let values = values_with_key(source, key, values);
-                        take(run, tests, &mut batch, act, &mut row, &values)
-                    }
-                    false => Ok((false, true)),
-                };
-                let (is_partner, goes_on) = run.complete(&mut join).await?;
-                has_match |= is_partner;
-                if !goes_on || !batch.go_on_if_full(run, rest, act).await? {
-                    rows.close(run);
-                    return Ok(false);
-                }
-            }
-            rows.close(run);
-        }
-        if source.outer.is_some() && !has_match {
-            row.truncate(width);
-            row.resize(width + source.width, Value::Null);
-            if !batch.add_alone(run, &level.tests, &row, rest, act).await? {
-                return Ok(false);
-            }
-        }
-    }
-    batch.go_on(run, rest, act).await
-}
-
-/// Joins the rows of a source that had no partner with the next sources. Returns false to end.
-async fn join_unmatched(run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_>) -> Result<bool> {
-    let Some((level, rest)) = levels.split_first_mut() else { return Ok(true) };
-    let source = level.source;
-    let kept = match level.kept.take() {
-        Some(kept) => kept,
-        None => keep(run, source, &[]).await?,
-    };
-    let mut batch = Batch::default();
-    for ((_, values), _) in kept.rows.iter().zip(&kept.is_matched).filter(|(_, is_matched)| !**is_matched) {
-        let whole = [&vec![Value::Null; source.offset][..], values].concat();
-        if !batch.add_alone(run, &level.tests, &whole, rest, act).await? {
-            return Ok(false);
-        }
-    }
-    batch.go_on(run, rest, act).await
 }

@@ -89,3 +89,61 @@ fn similar(pattern: &str, escape: Option<char>) -> Result<String> {
     regular.push_str(")$");
     Ok(regular)
 }
+
+/// Returns whether a text matches a pattern of LIKE.
+pub(crate) fn is_like(text: &str, pattern: &str, ignores_case: bool) -> Result<bool> {
+    if ignores_case {
+        return is_like(&text.to_lowercase(), &pattern.to_lowercase(), false);
+    }
+    enum Part {
+        One(char),
+        Any,
+        Many,
+    }
+    let mut parts = Vec::new();
+    let mut chars = pattern.chars();
+    while let Some(char) = chars.next() {
+        parts.push(match char {
+            '%' => Part::Many,
+            '_' => Part::Any,
+            '\\' => {
+                Part::One(chars.next().ok_or_else(|| {
+                    SqlError::new("22025", "LIKE pattern must not end with escape character")
+                })?)
+            }
+            char => Part::One(char),
+        });
+    }
+    let text: Vec<char> = text.chars().collect();
+    let (mut at, mut part) = (0, 0);
+    // The last `%`, and the place in the text from which it is tried next.
+    let mut retry = None;
+    loop {
+        match parts.get(part) {
+            Some(Part::Many) => {
+                retry = Some((part + 1, at));
+                part += 1;
+                continue;
+            }
+            Some(Part::Any) if at < text.len() => {
+                at += 1;
+                part += 1;
+                continue;
+            }
+            Some(Part::One(char)) if text.get(at) == Some(char) => {
+                at += 1;
+                part += 1;
+                continue;
+            }
+            None if at == text.len() => return Ok(true),
+            _ => {}
+        }
+        match retry {
+            Some((after, from)) if from < text.len() => {
+                retry = Some((after, from + 1));
+                (part, at) = (after, from + 1);
+            }
+            _ => return Ok(false),
+        }
+    }
+}

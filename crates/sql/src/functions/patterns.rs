@@ -6,10 +6,9 @@ use std::{cell::RefCell, iter::Peekable, rc::Rc, str::Chars};
 
 use fancy_regex::{Captures, Regex, RegexBuilder};
 
-use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, ok, too_long};
+use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, like::is_like, ok, too_long};
 use crate::{
     error::{Result, SqlError, code, error},
-    expr::is_like,
     types::Value,
 };
 

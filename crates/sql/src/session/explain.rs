@@ -226,6 +226,9 @@ fn of_source(source: &Source) -> Step {
                     let index = &table.indexes[index].name;
                     ("Index Scan", format!("Scan of index {index} of {}", table.name))
                 }
+                None if !path.any_of.is_empty() => {
+                    ("Bitmap Heap Scan", format!("Scan of rows of {} by several keys", table.name))
+                }
                 None if path.columns.is_empty() => {
                     ("Seq Scan", format!("Scan of all rows of {}", table.name))
                 }
@@ -254,6 +257,9 @@ fn of_source(source: &Source) -> Step {
         }
         Relation::Joined(sources) => Step::new("Result", "Joined tables").over(1, of_sources(sources)),
     };
+    if path.list.is_some() {
+        step.text.push_str(", of each value of a list");
+    }
     if path.is_backward {
         step.text.push_str(", backward");
         step = step.with("Scan Direction", "Backward");
