@@ -7,6 +7,7 @@ use std::{
 
 use plexus_cache::CacheError;
 use plexus_store::StoreError;
+use sqlparser::{ast::Spanned, tokenizer::Location};
 
 /// An error of a statement or a session. In a box, so that results without an error are short.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,7 +56,9 @@ pub struct ErrorFields {
     /// The way out.
     pub hint: Option<String>,
     /// The place in the text of the statement, in characters from 1.
-    pub position: Option<u32>,
+    pub position: Option<usize>,
+    /// The same as line and column, from 1, and the first word or sign behind it that is meant.
+    place: Option<(u64, u64, String)>,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, SqlError>;
@@ -168,6 +171,39 @@ impl SqlError {
         self
     }
 
+    /// Notes that the error is about a place of the text, unless one is known.
+    pub(crate) fn at(self, place: Location) -> Self {
+        self.near(place, "")
+    }
+
+    /// Notes that it is about the first word or sign like this one behind a place.
+    pub(crate) fn near(mut self, Location { line, column }: Location, word: &str) -> Self {
+        if line > 0 {
+            let place = &mut self.fields.get_or_insert_default().place;
+            place.get_or_insert_with(|| (line, column, word.to_owned()));
+        }
+        self
+    }
+
+    /// Forgets the place: it is one of another text than the client's.
+    pub(crate) fn elsewhere(mut self) -> Self {
+        self.fields.iter_mut().for_each(|fields| fields.place = None);
+        self
+    }
+
+    /// Makes of its place a position in the text of the client.
+    pub(crate) fn located(mut self, text: &str) -> Self {
+        if let Some(fields) = &mut self.fields
+            && let Some((line, column, word)) = fields.place.take()
+        {
+            let start = offset_of(text, Location { line, column });
+            let rest = text[start..].to_ascii_lowercase();
+            let place = start + rest.find(&word.to_ascii_lowercase()).unwrap_or(0);
+            fields.position = Some(text[..place].chars().count() + 1);
+        }
+        self
+    }
+
     /// The error for a change in a transaction that reads only.
     pub(crate) fn read_only(what: &str) -> Self {
         Self::new("25006", format!("cannot execute {what} in a read-only transaction"))
@@ -176,6 +212,26 @@ impl SqlError {
     /// The error for something that is not built.
     pub(crate) fn unsupported(what: impl fmt::Display) -> Self {
         Self::new(code::FEATURE_NOT_SUPPORTED, format!("{what} is not supported"))
+    }
+}
+
+/// Returns the bytes of a text before a place.
+pub(crate) fn offset_of(text: &str, place: Location) -> usize {
+    let lines = text.split_inclusive('\n').take(place.line.saturating_sub(1) as usize);
+    let start = lines.map(str::len).sum::<usize>();
+    let mut chars = text[start..].char_indices().skip(place.column.saturating_sub(1) as usize);
+    chars.next().map_or(text.len(), |(at, _)| start + at)
+}
+
+/// Adds the place in the text to an error.
+pub(crate) trait At {
+    /// The error is about this part of a statement.
+    fn at(self, of: &impl Spanned) -> Self;
+}
+
+impl<T> At for Result<T> {
+    fn at(self, of: &impl Spanned) -> Self {
+        self.map_err(|error| error.at(of.span().start))
     }
 }
 

@@ -39,6 +39,8 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("keys", include_str!("sql/keys.sql")),
     ("merges", include_str!("sql/merges.sql")),
     ("networks", include_str!("sql/networks.sql")),
+    ("positions", include_str!("sql/positions.sql")),
+    ("probes", include_str!("sql/probes.sql")),
     ("queries", include_str!("sql/queries.sql")),
     ("sessions", include_str!("sql/sessions.sql")),
     ("types", include_str!("sql/types.sql")),
@@ -88,42 +90,60 @@ fn query(psql: &Path, cluster: &Cluster, node: u16, text: &str) -> String {
     said(command).trim_end().to_owned()
 }
 
+/// Runs a file of statements on a node and on PostgreSQL. Returns how their outputs differ.
+fn differences(
+    psql: &Path,
+    cluster: &Cluster,
+    node: u16,
+    oracle: &Oracle,
+    (name, statements): &(&str, &str),
+) -> Vec<String> {
+    let script = cluster.parent().join(format!("{name}.sql"));
+    fs::write(&script, statements).unwrap();
+    let outputs = |server: &dyn Fn() -> Command| {
+        // The user is the same, and the file begins with none of its own.
+        let mut create = server();
+        create.env("PGDATABASE", "postgres").args(["-X", "-c", &format!("create database {name}")]);
+        said(create);
+        let mut command = server();
+        let Output { stdout, stderr, .. } =
+            command.env("PGDATABASE", name).args(["-X", "-A", "-a", "-f"]).arg(&script).output().unwrap();
+        // What is printed to both, statement by statement: errors come in their order, too.
+        (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    };
+    let ours = outputs(&|| client(psql, cluster, node));
+    let theirs = outputs(&|| oracle.client(psql));
+    let mut faults = Vec::new();
+    for (ours, theirs) in [(ours.0, theirs.0), (ours.1, theirs.1)] {
+        let pairs = ours.lines().zip(theirs.lines()).enumerate();
+        let different = pairs.filter(|(_, (our, their))| our != their).map(|(line, (our, their))| {
+            format!("{name}.sql, line {line} of the output: {our:?} instead of {their:?}")
+        });
+        faults.extend(different.take(5));
+        let (ours, theirs) = (ours.lines().count(), theirs.lines().count());
+        if ours != theirs {
+            faults.push(format!("{name}.sql: {ours} lines instead of {theirs}"));
+        }
+    }
+    faults
+}
+
 #[test]
 fn statements_have_the_results_that_they_have_on_postgresql() {
     let (Some(psql), Some(oracle)) = (postgresql("psql"), Oracle::start()) else { return };
     let cluster = cluster();
-    let mut faults = Vec::new();
-    for (name, statements) in STATEMENTS {
-        let script = cluster.parent().join("statements.sql");
-        fs::write(&script, statements).unwrap();
-        let outputs = |server: &dyn Fn() -> Command| {
-            // The user is the same, and the file begins with none of its own.
-            let mut create = server();
-            create.env("PGDATABASE", "postgres").args(["-X", "-c", &format!("create database {name}")]);
-            said(create);
-            let mut command = server();
-            let Output { stdout, stderr, .. } =
-                command.env("PGDATABASE", name).args(["-X", "-A", "-a", "-f"]).arg(&script).output().unwrap();
-            // What is printed to both, statement by statement: errors come in their order, too.
-            (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
-        };
-        let ours = outputs(&|| client(&psql, &cluster, 1));
-        let theirs = outputs(&|| oracle.client(&psql));
-        for (ours, theirs) in [(ours.0, theirs.0), (ours.1, theirs.1)] {
-            let pairs = ours.lines().zip(theirs.lines()).enumerate();
-            let different = pairs.filter(|(_, (our, their))| our != their).map(|(line, (our, their))| {
-                format!("{name}.sql, line {line} of the output: {our:?} instead of {their:?}")
-            });
-            faults.extend(different.take(5));
-            if ours.lines().count() != theirs.lines().count() {
-                faults.push(format!(
-                    "{name}.sql: {} lines instead of {}",
-                    ours.lines().count(),
-                    theirs.lines().count()
-                ));
+    // Half of the files run on each node.
+    let faults = thread::scope(|scope| {
+        let (psql, cluster, oracle) = (&psql, &cluster, &oracle);
+        let node = |node: u16| {
+            move || {
+                let files = STATEMENTS.iter().skip(usize::from(node - 1)).step_by(2);
+                files.flat_map(|file| differences(psql, cluster, node, oracle, file)).collect::<Vec<_>>()
             }
-        }
-    }
+        };
+        let nodes = [scope.spawn(node(1)), scope.spawn(node(2))];
+        nodes.map(|node| node.join().unwrap()).concat()
+    });
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     // The few rows that meet a condition come first.
     let mut explain = client(&psql, &cluster, 1);
@@ -146,6 +166,20 @@ fn statements_have_the_results_that_they_have_on_postgresql() {
     assert_eq!(top["Node Type"], "Nested Loop", "{plan}");
     assert_eq!((&top["Join Type"], top["Plans"].as_array().unwrap().len()), (&"Inner".into(), 2), "{plan}");
     assert!(top["Plans"][0]["Relation Name"].is_string() && plan[0]["Execution Time"].is_f64(), "{plan}");
+    // Each value of a list is looked up.
+    let plan = |condition: &str| {
+        let mut explain = client(&psql, &cluster, 1);
+        let text = format!("explain select * from t where {condition}");
+        explain.env("PGDATABASE", "probes").args(["-X", "-A", "-t", "-c", &text]);
+        said(explain).trim_end().to_owned()
+    };
+    let of_list = "Scan of rows of t by its primary key, of each value of a list";
+    assert_eq!(plan("a in (1, 2, 3)"), of_list);
+    assert_eq!(plan("a = any ('{1, 2, 3}') and b > 1"), of_list);
+    assert_eq!(plan("a in (select x from k where y = 1)"), of_list);
+    assert_eq!(plan("b in (1, 2) and a > 5"), "Scan of index t_b_a_idx of t, of each value of a list");
+    assert_eq!(plan("a = 1 or b = 5"), "Scan of rows of t by several keys");
+    assert_eq!(plan("a = 1 or e = '2020-01-01'"), "Scan of all rows of t");
     let plan = told("explain (analyze, timing off, summary off) select * from generate_series(1, 3)");
     assert_eq!(plan, "Function generate_series (actual rows=3 loops=1)\n");
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     catalog::{self, Privilege, Table, undefined},
-    error::{Result, SqlError, code, error, fail},
+    error::{At, Result, SqlError, code, error, fail},
     expr::{Comparison, Expr},
     parse::{folded, relation, simple},
     sequences::Sequence,
@@ -424,7 +424,7 @@ impl From {
                 let shown = rest.to_string();
                 let is_plain = shown == name.to_string() || shown == format!("ONLY {name}");
                 refuse(!is_plain, &format!("{shown} in FROM"))?;
-                let (relation, columns, default) = find(name, around)?;
+                let (relation, columns, default) = find(name, around).at(name)?;
                 self.add(relation, columns, &default, alias.as_ref())
             }
             F::Derived { lateral, subquery, alias, sample: None } => {
@@ -461,13 +461,13 @@ impl From {
 
     fn add_function(
         &mut self,
-        name: &ast::ObjectName,
+        of: &ast::ObjectName,
         arguments: &[ast::FunctionArg],
         is_numbered: bool,
         alias: Option<&ast::TableAlias>,
         around: Around<'_>,
     ) -> Result<()> {
-        let name = match &name.0[..] {
+        let name = match &of.0[..] {
             [.., last] => last.as_ident().map(folded).unwrap_or_default(),
             [] => String::new(),
         };
@@ -475,7 +475,7 @@ impl From {
         let unsupported = || SqlError::unsupported(format!("the arguments of {name} in FROM"));
         let bind = |argument| scope.bind(plain_argument(argument).ok_or_else(unsupported)?);
         let bound = arguments.iter().map(bind).collect::<Result<_>>()?;
-        let call = sets::bind(&name, bound, &scope)?;
+        let call = sets::bind(&name, bound, &scope).at(of)?;
         self.add_calls(&name, vec![call], is_numbered, alias)
     }
 
@@ -631,7 +631,7 @@ fn bind_view(
     let bound = query::bind(&query, alone);
     *around.parameters.view_path.borrow_mut() = before;
     views.set(views.get() - 1);
-    let mut bound = bound?;
+    let mut bound = bound.map_err(SqlError::elsewhere)?;
     query::settle(&mut bound);
     let columns = bound.columns.clone();
     Ok((Relation::Query { query: Rc::new(bound), outer: Some(Vec::new()) }, columns))

@@ -22,14 +22,14 @@ use std::{
     rc::Rc,
 };
 
-use sqlparser::ast::{self, BinaryOperator, UnaryOperator};
+use sqlparser::ast::{self, BinaryOperator, Spanned, UnaryOperator};
 
 pub(crate) use self::types::{type_of, undefined_type};
 use self::{aggregates::Grouping, query::With, select::ResultColumn, windows::Calls};
 use crate::{
     catalog::{Grant, Privilege, Relation, RelationName, SessionPlace, Table, undefined},
     dml::Targets,
-    error::{Result, SqlError, code, error, fail},
+    error::{At, Result, SqlError, code, error, fail},
     exec::query::{LEAST_STACK, MORE_STACK},
     expr::{Comparison, Expr, NamedSequence, SequenceCall},
     parse::{folded, relation_of_text},
@@ -352,9 +352,39 @@ pub(crate) fn assign(typed: Typed, to: Type, name: &str, on: &Parameters) -> Res
     let fits = from.is_assignable_to(to);
     if !fits {
         let (to, from) = (to.name(), from.name());
-        fail!(DATATYPE_MISMATCH, "column \"{name}\" is of type {to} but expression is of type {from}");
+        let message = format!("column \"{name}\" is of type {to} but expression is of type {from}");
+        let hint = "You will need to rewrite or cast the expression.";
+        return Err(SqlError::new(code::DATATYPE_MISMATCH, message).with_hint(hint));
     }
     coerce(typed, to, on, false)
+}
+
+/// Words that begin the next clause.
+const NO_NAMES: [&str; 12] =
+    ["from", "where", "group", "having", "order", "limit", "offset", "union", "then", "when", "else", "end"];
+
+/// Notes the place of an error in an expression: the literal that is malformed, or the operator.
+fn place_in(expr: &ast::Expr, error: SqlError) -> SqlError {
+    use ast::Expr as E;
+    let is_literal = |expr: &E| match expr {
+        E::Value(value) => matches!(value.value, ast::Value::SingleQuotedString(_)),
+        _ => false,
+    };
+    let (left, right, word) = match expr {
+        E::BinaryOp { left, op, right } => (left, Some(&**right), op.to_string()),
+        E::Like { expr, .. } => (expr, None, "LIKE".into()),
+        E::In { expr, target: ast::InTarget::List(list), .. } => {
+            (expr, list.iter().find(|one| is_literal(one)), "IN".into())
+        }
+        _ => return error.at(expr.span().start),
+    };
+    match error.code.starts_with("22") {
+        true => {
+            let literal = right.filter(|right| is_literal(right)).unwrap_or(left);
+            error.at(literal.span().start)
+        }
+        false => error.near(left.span().end, &word),
+    }
 }
 
 impl Scope<'_> {
@@ -429,14 +459,16 @@ impl Scope<'_> {
     pub(crate) fn condition(&self, expr: &ast::Expr, of: &str) -> Result<Expr> {
         let typed = self.bind(expr)?;
         if !matches!(typed.1, Type::Bool | Type::Unknown) {
-            fail!(DATATYPE_MISMATCH, "argument of {of} must be type boolean, not type {}", typed.1.name());
+            let of = format!("argument of {of} must be type boolean, not type {}", typed.1.name());
+            return Err(SqlError::new(code::DATATYPE_MISMATCH, of)).at(expr);
         }
         coerce(typed, Type::Bool, self.parameters, false)
     }
 
     /// Binds an expression.
     pub(crate) fn bind(&self, expr: &ast::Expr) -> Result<Typed> {
-        self.parameters.deeper(|| self.bind_one(expr))
+        let bound = self.parameters.deeper(|| self.bind_one(expr));
+        bound.map_err(|error| place_in(expr, error))
     }
 
     fn bind_one(&self, expr: &ast::Expr) -> Result<Typed> {
@@ -446,7 +478,16 @@ impl Scope<'_> {
         }
         Ok(match expr {
             E::Identifier(name) if is_current_schema(name) => self.call("current_schema", Vec::new())?,
-            E::Identifier(name) => self.named(None, &folded(name))?,
+            E::Identifier(name) => self.named(None, &folded(name)).map_err(|error| {
+                // The library takes some words for names that are none.
+                let word = folded(name);
+                let is_name = name.quote_style.is_some() || !NO_NAMES.contains(&&*word);
+                if is_name {
+                    error
+                } else {
+                    error!(SYNTAX_ERROR, "syntax error at or near \"{}\"", name.value)
+                }
+            })?,
             E::CompoundIdentifier(names) => match &names[..] {
                 [table, name] => self.named(Some(&folded(table)), &folded(name))?,
                 // The schema adds nothing: a query has each name of a table once.

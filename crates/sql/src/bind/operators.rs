@@ -58,12 +58,15 @@ impl Scope<'_> {
         Ok((one, coerce(other, common, self.parameters, false)?, common))
     }
 
-    fn text(&self, expr: &ast::Expr, operator: &str) -> Result<Expr> {
-        let typed = self.bind(expr)?;
-        match typed.1.is_text() || typed.1 == Type::Unknown {
-            true => coerce(typed, Type::Text, self.parameters, false),
-            false => Err(no_operator(&format!("{} {operator} text", typed.1.name()))),
+    /// Binds the operands of an operator on texts.
+    fn texts(&self, one: &ast::Expr, other: &ast::Expr, operator: &str) -> Result<(Expr, Expr)> {
+        let (one, other) = (self.bind(one)?, self.bind(other)?);
+        let [of_one, of_other] = [one.1, other.1].map(|of| if of == Type::Unknown { Type::Text } else { of });
+        if !of_one.is_text() || !of_other.is_text() {
+            return Err(no_binary(operator, of_one, of_other));
         }
+        let text = |typed| coerce(typed, Type::Text, self.parameters, false);
+        Ok((text(one)?, text(other)?))
     }
 
     pub(super) fn like(
@@ -74,11 +77,11 @@ impl Scope<'_> {
         negated: bool,
         ignores_case: bool,
     ) -> Result<Typed> {
-        let (value, mut pattern) = (self.text(value, "~~")?, self.text(pattern, "~~")?);
+        let (text, mut like) = self.texts(value, pattern, "~~")?;
         if let Some(escape) = escape {
-            pattern = Expr::Apply(like::escaped_like, vec![pattern, self.text(escape, "~~")?]);
+            like = Expr::Apply(like::escaped_like, vec![like, self.texts(value, escape, "~~")?.1]);
         }
-        let like = Expr::Like { value: value.boxed(), pattern: pattern.boxed(), ignores_case };
+        let like = Expr::Like { value: text.boxed(), pattern: like.boxed(), ignores_case };
         Ok((like.negated(negated), Type::Bool))
     }
 
@@ -90,10 +93,11 @@ impl Scope<'_> {
         negated: bool,
     ) -> Result<Typed> {
         let escape = match escape {
-            Some(escape) => self.text(escape, "~")?,
+            Some(escape) => self.texts(value, escape, "~")?.1,
             None => Expr::Value(Value::Text("\\".into())),
         };
-        let all = vec![self.text(value, "~")?, self.text(pattern, "~")?, escape];
+        let (value, pattern) = self.texts(value, pattern, "~")?;
+        let all = vec![value, pattern, escape];
         let similar = Expr::Apply(like::is_similar, all);
         Ok((similar.negated(negated), Type::Bool))
     }
@@ -373,7 +377,9 @@ fn name_of(op: &BinaryOperator) -> Result<String> {
 }
 
 pub(super) fn no_operator(what: &str) -> SqlError {
-    error!(UNDEFINED_FUNCTION, "operator does not exist: {what}")
+    let hint =
+        "No operator matches the given name and argument types. You might need to add explicit type casts.";
+    error!(UNDEFINED_FUNCTION, "operator does not exist: {what}").with_hint(hint)
 }
 
 fn no_binary(op: &str, one: Type, other: Type) -> SqlError {

@@ -16,7 +16,7 @@ use super::{
     windows::{Calls, WindowCall},
 };
 use crate::{
-    error::{Result, SqlError, code, error, fail},
+    error::{At, Result, SqlError, code, error, fail},
     expr::Expr,
     parse::{fetched, folded, simple},
     spool::Direction,
@@ -246,7 +246,7 @@ pub(crate) fn bind_order(
         Some(other) => return Err(SqlError::unsupported(other)),
     };
     for key in keys {
-        let by = match result_column(&key.expr, &select.output, &select.columns, originals)? {
+        let by = match result_column(&key.expr, &select.output, &select.columns, originals).at(&key.expr)? {
             Some(at) => select.output[at].clone(),
             None if select.is_distinct => {
                 fail!(
@@ -305,7 +305,7 @@ pub(crate) fn direction_of(key: &ast::OrderByExpr) -> Result<Direction> {
 /// Binds LIMIT, OFFSET and FETCH.
 pub(crate) fn bind_limit(select: &mut Select, query: &ast::Query, around: Around<'_>) -> Result<()> {
     let none = around.scope(&[]);
-    let count = |expr: &ast::Expr| coerce(none.bind(expr)?, Type::Int8, around.parameters, false);
+    let count = |expr: &ast::Expr| coerce(none.bind(expr)?, Type::Int8, around.parameters, false).at(expr);
     match &query.limit_clause {
         None => {}
         Some(ast::LimitClause::LimitOffset { limit: most, offset: first, limit_by }) => {
@@ -442,7 +442,7 @@ pub(crate) fn bind(query: Option<&ast::Query>, select: &ast::Select, around: Aro
         Some(ast::Distinct::Distinct) => bound.is_distinct = true,
         Some(ast::Distinct::On(all)) => {
             for expr in all {
-                let by = match result_column(expr, &bound.output, &bound.columns, &originals)? {
+                let by = match result_column(expr, &bound.output, &bound.columns, &originals).at(expr)? {
                     Some(at) => bound.output[at].clone(),
                     None => scope.bind(expr)?.0,
                 };
@@ -566,7 +566,7 @@ fn position<'a>(
     if let Some(at) = number(expr) {
         let message = format!("GROUP BY position {at} is not in select list");
         let item = at.checked_sub(1).and_then(|at| items.get(at)).and_then(expr_of);
-        return item.map(Some).ok_or_else(|| SqlError::new(code::INVALID_COLUMN_REFERENCE, message));
+        return item.map(Some).ok_or_else(|| SqlError::new(code::INVALID_COLUMN_REFERENCE, message)).at(expr);
     }
     let ast::Expr::Identifier(name) = expr else { return Ok(None) };
     // A column of the rows goes before a name of the result.

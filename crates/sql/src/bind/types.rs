@@ -5,7 +5,7 @@ use sqlparser::ast;
 use super::{Parameters, system_name};
 use crate::{
     catalog::{Relation, shown},
-    error::{Result, SqlError, code},
+    error::{At, Result, SqlError, code},
     parse::{relation, unqualified},
     system,
     types::{Clock, Type, named::NamedType},
@@ -101,7 +101,7 @@ pub(crate) fn type_of(of: &ast::DataType, on: &Parameters) -> Result<Type> {
             let of_name = |name| Type::all().find(|of| of.catalog_name() == name && *of != Type::Record);
             match system_name(name).and_then(of_name) {
                 Some(known) => known,
-                None => on.named_type(of, name)?,
+                None => on.named_type(of, name).at(name)?,
             }
         }
         other => return Err(SqlError::unsupported(format!("the type {other}"))),

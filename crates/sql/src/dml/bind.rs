@@ -17,7 +17,7 @@ use crate::{
         select::refuse,
     },
     catalog::{Privilege, Table},
-    error::{Result, SqlError},
+    error::{At, Result, SqlError},
     parse::relation,
 };
 
@@ -47,12 +47,14 @@ pub(crate) fn bind_change(statement: &ast::Statement, around: Around<'_>) -> Res
             if updates {
                 parameters.table_for(&name, Privilege::Update)?;
             }
-            let targets = changed(&name, Privilege::Insert, updates || insert.returning.is_some())?;
+            let reads = updates || insert.returning.is_some();
+            let targets = changed(&name, Privilege::Insert, reads).at(&insert.table)?;
             bind_insert(insert, &targets, around)?
         }
         ast::Statement::Update(update) => {
             let reads = update.selection.is_some() || update.returning.is_some();
-            bind_update(update, &changed(&named(&update.table)?, Privilege::Update, reads)?, around)?
+            let targets = changed(&named(&update.table)?, Privilege::Update, reads).at(&update.table)?;
+            bind_update(update, &targets, around)?
         }
         ast::Statement::Delete(delete) => {
             let (ast::FromTable::WithFromKeyword(from) | ast::FromTable::WithoutKeyword(from)) = &delete.from;
@@ -60,7 +62,7 @@ pub(crate) fn bind_change(statement: &ast::Statement, around: Around<'_>) -> Res
                 return Err(SqlError::unsupported("DELETE from several tables"));
             };
             let reads = delete.selection.is_some() || delete.returning.is_some();
-            let targets = changed(&named(from)?, Privilege::Delete, reads)?;
+            let targets = changed(&named(from)?, Privilege::Delete, reads).at(from)?;
             bind_delete(delete, from, &targets, around)?
         }
         ast::Statement::Merge(merge) => bind_merge(merge, around)?,

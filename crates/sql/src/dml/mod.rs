@@ -29,7 +29,7 @@ use crate::{
         select::{ResultColumn, bind_items, refuse},
     },
     catalog::{Column, Identity, IndexPart, Table},
-    error::{Result, SqlError, code, error, fail},
+    error::{At, Result, SqlError, code, error, fail},
     exec::{self, Run, matching},
     expr::Expr,
     parse::{folded, simple, unqualified},
@@ -130,7 +130,7 @@ fn columns_of(table: &Table, names: &[ast::ObjectName]) -> Result<Vec<usize>> {
     }
     let mut columns = Vec::new();
     for name in names {
-        let column = table.column(&simple(name)?)?;
+        let column = table.column(&simple(name)?).at(name)?;
         if columns.contains(&column) {
             fail!(DUPLICATE_COLUMN, "column \"{name}\" specified more than once");
         }
@@ -178,7 +178,7 @@ fn assignments(table: &Table, scope: &Scope<'_>, all: &[ast::Assignment]) -> Res
         let ast::AssignmentTarget::ColumnName(name) = &assignment.target else {
             return Err(SqlError::unsupported(format!("the assignment {assignment}")));
         };
-        let column = table.column(&simple(name)?)?;
+        let column = table.column(&simple(name)?).at(name)?;
         if set.iter().any(|(known, _)| *known == column) {
             fail!(SYNTAX_ERROR, "multiple assignments to same column \"{name}\"");
         }
@@ -197,7 +197,7 @@ fn assignments(table: &Table, scope: &Scope<'_>, all: &[ast::Assignment]) -> Res
                     SqlError::new(code::GENERATED_ALWAYS, message).with_detail(kind_of(table, column))
                 );
             }
-            value => assign(scope.bind(value)?, *of, name, scope.parameters)?,
+            value => assign(scope.bind(value)?, *of, name, scope.parameters).at(value)?,
         };
         set.push((column, value));
     }
@@ -254,7 +254,7 @@ fn insert_values(
         let value = match value {
             value if is_default(value) => None,
             value => {
-                let given = assign(scope.bind(value)?, *of, name, scope.parameters)?;
+                let given = assign(scope.bind(value)?, *of, name, scope.parameters).at(value)?;
                 given_value(table, *column, given, overriding)?
             }
         };
@@ -508,7 +508,7 @@ async fn joined_rows(run: &mut Run<'_>, joined: &Joined, width: usize) -> Result
     if !run.complete(&mut |run| exec::all_hold(constant, run.inputs(&[]))).await? {
         return Ok(found);
     }
-    exec::scan::joined(run, &joined.sources, &mut |run, row| {
+    exec::joined(run, &joined.sources, &mut |run, row| {
         let behind = &row[width..];
         if let Some(Value::Bytes(key)) = behind.first()
             && seen.insert(key.clone())

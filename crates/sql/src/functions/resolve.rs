@@ -247,7 +247,9 @@ fn best<'a>(
 
 /// The error for a call that no function takes.
 pub(crate) fn undefined(name: impl Display, types: &[Type]) -> SqlError {
-    error!(UNDEFINED_FUNCTION, "{} does not exist", shown(name, types))
+    let hint =
+        "No function matches the given name and argument types. You might need to add explicit type casts.";
+    error!(UNDEFINED_FUNCTION, "{} does not exist", shown(name, types)).with_hint(hint)
 }
 
 /// Returns the best candidate; else whether there are several (`func_select_candidate`).

@@ -7,8 +7,8 @@ mod rewrites;
 use sqlparser::{
     ast,
     dialect::PostgreSqlDialect,
-    parser::Parser,
-    tokenizer::{Token, TokenWithSpan, Tokenizer},
+    parser::{Parser, ParserError},
+    tokenizer::{Location, Token, TokenWithSpan, Tokenizer},
 };
 
 pub(crate) use self::rewrites::{
@@ -21,7 +21,7 @@ use self::rewrites::{
 use crate::{
     copy::CopyOptions,
     ddl::{AlterSequence, ConstraintComment},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, offset_of},
 };
 
 /// The most queries in each other in a text.
@@ -135,20 +135,16 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
     if let Some(statement) = create_user(first) {
         return Ok(vec![statement?]);
     }
-    let failed = |error: &dyn std::fmt::Display| {
-        let text = error.to_string();
-        let message = text.trim_start_matches("sql parser error: ");
-        match message.contains("recursion limit") {
-            true => SqlError::new("54001", "stack depth limit exceeded"),
-            false => syntax(format!("syntax error: {message}")),
-        }
-    };
     let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize_with_location();
-    let tokens = tokens.map_err(|error| failed(&error))?;
+    let tokens = tokens.map_err(|error| refusal(text, &error, None))?;
     check_depth(&tokens)?;
+    let is_end = |token: &&TokenWithSpan| token.token == Token::SemiColon;
+    let mut ends = tokens.iter().filter(is_end).map(|end| end.span.start).collect::<Vec<_>>().into_iter();
     let tokens = know_fetched(know_variadic(know_weaker_locks(tokens)));
     let mut statements = Vec::new();
     for tokens in tokens.split(|token| token.token == Token::SemiColon) {
+        let end = ends.next();
+        let failed = |error: &dyn std::fmt::Display| refusal(text, error, end);
         let mut tokens = know_table(tokens.to_vec());
         let has_data = remove_with_data(&mut tokens);
         know_sequence_name(&mut tokens);
@@ -183,6 +179,38 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
     Ok(if statements.is_empty() { vec![Statement::Empty] } else { statements })
 }
 
+/// Returns the error for a text that the library does not read; `end` is the semicolon behind it.
+fn refusal(text: &str, error: &dyn std::fmt::Display, end: Option<Location>) -> SqlError {
+    let error = error.to_string();
+    let message = error.trim_start_matches("sql parser error: ");
+    if message.contains("recursion limit") {
+        return SqlError::new("54001", "stack depth limit exceeded");
+    }
+    // The library names the place behind its message.
+    let place = message.rsplit_once(" at Line: ").and_then(|(_, place)| {
+        let (line, column) = place.split_once(", Column: ")?;
+        Some(Location { line: line.parse().ok()?, column: column.trim_end().parse().ok()? })
+    });
+    let place = place.or_else(|| end.filter(|_| message.ends_with("EOF")));
+    let Some(place) = place else {
+        return match message.ends_with("EOF") {
+            true => {
+                let end = Location { line: text.split('\n').count() as u64, column: u64::MAX };
+                syntax("syntax error at end of input").at(end)
+            }
+            false => syntax(format!("syntax error: {message}")),
+        };
+    };
+    let rest = &text[offset_of(text, place)..];
+    if message.starts_with("Unterminated string") {
+        return syntax(format!("unterminated quoted string at or near \"{rest}\"")).at(place);
+    }
+    let token = Tokenizer::new(&PostgreSqlDialect {}, rest).tokenize_with_location();
+    let end = token.ok().and_then(|tokens| Some(tokens.first()?.span.end));
+    let near = end.map_or(rest, |end| &rest[..offset_of(rest, end)]);
+    syntax(format!("syntax error at or near \"{near}\"")).at(place)
+}
+
 /// Returns SELECT INTO as CREATE TABLE AS.
 fn select_into(statement: ast::Statement) -> ast::Statement {
     let ast::Statement::Query(mut query) = statement else { return statement };
@@ -207,8 +235,11 @@ fn select_into(statement: ast::Statement) -> ast::Statement {
 
 /// Returns the expression of a text.
 pub(crate) fn expression(text: &str) -> Result<ast::Expr> {
-    let parser = Parser::new(&PostgreSqlDialect {}).with_recursion_limit(MOST_DEPTH).try_with_sql(text);
-    let parsed = parser.and_then(|mut parser| {
+    // It is no part of a client's text, so no error names a place in it.
+    let tokens = Tokenizer::new(&PostgreSqlDialect {}, text).tokenize().map_err(ParserError::from);
+    let parsed = tokens.and_then(|tokens| {
+        let parser = Parser::new(&PostgreSqlDialect {}).with_recursion_limit(MOST_DEPTH);
+        let mut parser = parser.with_tokens(tokens);
         let expr = parser.parse_expr()?;
         parser.expect_token(&Token::EOF)?;
         Ok(expr)

@@ -192,7 +192,7 @@ impl<'a> Session<'a> {
                     self.activity.forget_cancel();
                     self.activity.begin(&text);
                     if let Err(error) = self.query(&text).await {
-                        self.fail(&error).await?;
+                        self.fail(&error.located(&text)).await?;
                     }
                     self.end_implicit().await?;
                     self.ready().await?;
@@ -389,7 +389,9 @@ impl<'a> Session<'a> {
             self.check_failed(&prepared.statement)?;
             if let Some((plan, types)) = self.plan_of_shape(&shape, &prepared).await? {
                 let literals = shape.literals.into_iter().zip(types);
-                let values = literals.map(|(literal, of)| literal.value(of)).collect::<Result<Vec<_>>>()?;
+                let values = literals.map(|(literal, of)| literal.value(of)).collect::<Result<Vec<_>>>();
+                // With the literals it says which of them is malformed.
+                let Ok(values) = values else { return self.query_as_it_is(text).await };
                 let activity = self.activity;
                 let limit = self.context.settings.borrow().time(Time::Statement);
                 let is_end = run::ends_transaction(&prepared.statement);
@@ -404,6 +406,10 @@ impl<'a> Session<'a> {
                 return self.complete(tag, true).await;
             }
         }
+        self.query_as_it_is(text).await
+    }
+
+    async fn query_as_it_is(&mut self, text: &str) -> Result<()> {
         let mut statements = parse::parse(text)?.into_iter().peekable();
         while let Some(statement) = statements.next() {
             let is_last = statements.peek().is_none();
@@ -420,7 +426,7 @@ impl<'a> Session<'a> {
                     }
                     ast::Statement::Execute { name: Some(name), parameters, immediate: false, .. } => {
                         let (prepared, values) = self.executed(name, parameters).await?;
-                        let tag = self.run_within(&prepared, &values).await?;
+                        let tag = self.run_within(&prepared, &values).await.map_err(SqlError::elsewhere)?;
                         self.complete(tag, is_last).await?;
                         continue;
                     }
@@ -534,7 +540,7 @@ impl<'a> Session<'a> {
     async fn extended(&mut self, message: Received) -> Result<()> {
         match message {
             Received::Parse { name, query, types } => {
-                let mut statements = parse::parse(&query)?;
+                let mut statements = parse::parse(&query).map_err(|error| error.located(&query))?;
                 if statements.len() > 1 {
                     fail!(SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement");
                 }
@@ -549,7 +555,8 @@ impl<'a> Session<'a> {
                         }
                     });
                 }
-                self.prepare(name, statement, known, query.into()).await?;
+                let prepared = self.prepare(name, statement, known, (&*query).into()).await;
+                prepared.map_err(|error| error.located(&query))?;
                 self.connection.out.empty(b'1');
             }
             Received::Bind(bind) => self.bind(bind).await?,
