@@ -1,10 +1,10 @@
 //! Long contents of rows: pieces in a tree of their own.
 //!
-//! Contents that would leave little room for versions in a leaf are divided into pieces, and the
-//! row has their number (8 bytes) and their length (4). The key of a piece is the number of the
-//! tree (8), the number of the contents (8) and the place of the piece (4), all big-endian. The
-//! transaction that sets the contents inserts the pieces, and the one that replaces them removes
-//! them. So rollbacks, snapshots and cleaning need nothing else.
+//! Contents that would leave little room in a leaf, alone or beside other versions of their row,
+//! are divided into pieces, and the row has their number (8 bytes) and their length (4). The key of
+//! a piece is the number of the tree (8), the number of the contents (8) and the place of the piece
+//! (4), all big-endian. The transaction that sets the contents inserts the pieces, and the one that
+//! replaces them removes them. So rollbacks, snapshots and cleaning need nothing else.
 
 use plexus_base::{
     BlockId,
@@ -58,10 +58,19 @@ fn piece_bytes(user: usize) -> usize {
     most_bytes(user) - KEY - 2 * VERSION_BYTES
 }
 
-/// Returns the most bytes of key and contents of a row that is not long: three versions fit.
-pub(crate) fn most_short(user: usize) -> usize {
-    most_bytes(user) / 3 - VERSION_BYTES
+/// Returns the most bytes of key and versions of a row of which one has contents that could be
+/// long: several long ones fit beside them.
+pub(crate) fn most_wide(user: usize) -> usize {
+    most_bytes(user) * 7 / 8
 }
+
+/// Returns the most bytes of key and contents of a row that is not long.
+pub(crate) fn most_short(user: usize) -> usize {
+    most_wide(user) - VERSION_BYTES
+}
+
+/// The most bytes of contents that are never long.
+const MOST_NARROW: usize = 64;
 
 fn key_of(tree: u64, number: u64, piece: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(KEY);
@@ -180,6 +189,14 @@ impl<'a> LongChange<'a> {
             changes: false,
             removes: false,
         }
+    }
+
+    /// Lets its contents be long, because the versions that the row has leave no room for them.
+    /// Returns false if they are already.
+    pub(crate) fn use_less_room(&mut self) -> bool {
+        let uses_less = self.most > MOST_NARROW;
+        self.most = self.most.min(MOST_NARROW);
+        uses_less
     }
 
     /// Decides about a row, under the latch of its leaf. Keeps it as it is if something is wanted

@@ -25,7 +25,7 @@ use crate::{
         core::StatusPath,
         rows::{self, Changed, Changer, Contents, Decided, RowLock, Step, VERSION_BYTES},
     },
-    tree::{Entries, OwnedEntry, ScanPlace, Tree},
+    tree::{Entries, EntryChange, OwnedEntry, ScanPlace, Tree},
 };
 
 /// The most rows of one part of a scan.
@@ -447,8 +447,17 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
             let by = Changer { id, step, places, snapshot, horizon, keeps_removal, lock, now };
             let status = |id, snapshot| shared.status(id, snapshot);
             let rows = self.store.tree(tree);
-            let decide = &mut |contents: Option<Contents<'_>>| change.decide(contents);
-            let changed = rows.change(key, |value| rows::change(value, by, status, decide)).await;
+            let most = long::most_wide(shared.user());
+            let act = |value: Option<&[u8]>| {
+                let decided = rows::change(value, by, status, &mut |contents| change.decide(contents));
+                match &decided.0 {
+                    EntryChange::Set(row) if key.len() + row.len() > most && change.use_less_room() => {
+                        rows::change(value, by, status, &mut |contents| change.decide(contents))
+                    }
+                    _ => decided,
+                }
+            };
+            let changed = rows.change(key, act).await;
             self.granted = rows.granted().max(self.granted);
             match changed {
                 Ok((Changed::Done, _)) => match std::mem::replace(&mut change.wanted, Wanted::Nothing) {
