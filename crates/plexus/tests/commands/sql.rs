@@ -167,19 +167,27 @@ fn statements_have_the_results_that_they_have_on_postgresql() {
     assert_eq!((&top["Join Type"], top["Plans"].as_array().unwrap().len()), (&"Inner".into(), 2), "{plan}");
     assert!(top["Plans"][0]["Relation Name"].is_string() && plan[0]["Execution Time"].is_f64(), "{plan}");
     // Each value of a list is looked up.
-    let plan = |condition: &str| {
+    let plan = |query: &str| {
         let mut explain = client(&psql, &cluster, 1);
-        let text = format!("explain select * from t where {condition}");
-        explain.env("PGDATABASE", "probes").args(["-X", "-A", "-t", "-c", &text]);
+        explain.env("PGDATABASE", "probes").args(["-X", "-A", "-t", "-c", &format!("explain {query}")]);
         said(explain).trim_end().to_owned()
     };
     let of_list = "Scan of rows of t by its primary key, of each value of a list";
-    assert_eq!(plan("a in (1, 2, 3)"), of_list);
-    assert_eq!(plan("a = any ('{1, 2, 3}') and b > 1"), of_list);
-    assert_eq!(plan("a in (select x from k where y = 1)"), of_list);
-    assert_eq!(plan("b in (1, 2) and a > 5"), "Scan of index t_b_a_idx of t, of each value of a list");
-    assert_eq!(plan("a = 1 or b = 5"), "Scan of rows of t by several keys");
-    assert_eq!(plan("a = 1 or e = '2020-01-01'"), "Scan of all rows of t");
+    assert_eq!(plan("select * from t where a in (1, 2, 3)"), of_list);
+    assert_eq!(plan("select * from t where a = any ('{1, 2, 3}') and b > 1"), of_list);
+    assert_eq!(plan("select * from t where a in (select x from k where y = 1)"), of_list);
+    assert_eq!(
+        plan("select * from t where b in (1, 2) and a > 5"),
+        "Scan of index t_b_a_idx of t, of each value of a list"
+    );
+    assert_eq!(plan("select * from t where a = 1 or b = 5"), "Scan of rows of t by several keys");
+    assert_eq!(plan("select * from t where a = 1 or e = '2020-01-01'"), "Scan of all rows of t");
+    assert_eq!(plan("select * from m where lower(mail) = 'a'"), "Scan of index m_lower_idx of m");
+    assert_eq!(plan("select * from m where mail = 'a' and not gone"), "Scan of index m_mail_idx of m");
+    assert_eq!(plan("select * from m where n = 5 and state = 'x'"), "Scan of index m_n_state_idx of m");
+    let of_few = "Scan of index m_id_idx of m";
+    assert_eq!(plan("select * from m where state = 'queued' and id > 5"), of_few);
+    assert_eq!(plan("select * from m where state = 'queued' order by id limit 1"), of_few);
     let plan = told("explain (analyze, timing off, summary off) select * from generate_series(1, 3)");
     assert_eq!(plan, "Function generate_series (actual rows=3 loops=1)\n");
 }

@@ -8,9 +8,14 @@ use super::{
 };
 use crate::{
     catalog::Table,
+    dml::target::BoundIndex,
     expr::{Comparison, Expr},
     spool::Direction,
+    types::Type,
 };
+
+/// The place of an expression among the columns of a key.
+const NO_COLUMN: usize = usize::MAX;
 
 /// The way to the rows of a table.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +29,9 @@ pub(crate) struct Path {
     /// The bounds of the next column; true if the value itself belongs to it.
     pub(crate) lower: Option<(Expr, bool)>,
     pub(crate) upper: Option<(Expr, bool)>,
-    /// The columns of the key.
+    /// The columns of the key, and the types of their values; [`NO_COLUMN`] for an expression.
     pub(crate) columns: Vec<usize>,
+    pub(crate) types: Vec<Type>,
     /// The rows come from the last one to the first one.
     pub(crate) is_backward: bool,
     /// It leads to no row with NULL in the column behind the equal ones.
@@ -85,27 +91,122 @@ fn needs(expr: &Expr, offsets: &[usize]) -> usize {
     last.map_or(0, |column| offsets.iter().filter(|offset| **offset <= column).count())
 }
 
-/// A condition `column comparison value`, where the value needs only the sources before.
+/// A part of a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Part {
+    Column(usize),
+    /// An expression over the columns of the table, as a text.
+    Expression(String),
+}
+
+impl Part {
+    /// Returns the part that an expression can be; its first column has this number.
+    fn of(expr: &Expr, offset: usize) -> Self {
+        match expr.key_column() {
+            Some(column) => Self::Column(column - offset),
+            None => Self::Expression(text_of(expr, offset)),
+        }
+    }
+}
+
+/// Returns the text of an expression, which is equal for equal ones.
+fn text_of(expr: &Expr, offset: usize) -> String {
+    let mut own = expr.clone();
+    own.move_columns(&|column| column - offset);
+    // Whether a cast is written or not makes no difference.
+    format!("{own:?}").replace("is_explicit: true", "is_explicit: false")
+}
+
+/// A condition `part comparison value`, where the value needs only the sources before.
 struct Bound {
-    column: usize,
-    /// `None`: the column has one of the values of an array.
+    part: Part,
+    /// `None`: the part has one of the values of an array.
     comparison: Option<Comparison>,
     value: Expr,
 }
 
-fn bound_of(expr: &Expr, offset: usize, table: &Table) -> Option<Bound> {
-    let own = |column: &usize| (offset..offset + table.columns.len()).contains(column);
-    let is_known = |value: &Expr| !value.any_column(|column| column >= offset) && !value.is_volatile();
-    if let Some((value, array)) = expr.list() {
-        let column = value.key_column().filter(own).filter(|_| is_known(&array))?;
-        return Some(Bound { column: column - offset, comparison: None, value: array });
+impl Bound {
+    fn of(expr: &Expr, offset: usize, table: &Table) -> Option<Self> {
+        let end = offset + table.columns.len();
+        let has_parts = table.indexes.iter().any(|index| !index.is_plain());
+        let is_own = |side: &Expr| {
+            (has_parts || side.key_column().is_some())
+                && side.has_column()
+                && !side.any_column(|column| !(offset..end).contains(&column))
+                && !side.is_volatile()
+        };
+        let is_known = |value: &Expr| !value.any_column(|column| column >= offset) && !value.is_volatile();
+        if let Some((value, array)) = expr.list() {
+            let is_it = is_own(value) && is_known(&array);
+            return is_it.then(|| Self { part: Part::of(value, offset), comparison: None, value: array });
+        }
+        let Expr::Compare(comparison, one, other) = expr else { return None };
+        let sides = [(one, *comparison, other), (other, comparison.exchanged(), one)];
+        let (side, comparison, value) =
+            sides.into_iter().find(|(side, _, value)| is_own(side) && is_known(value))?;
+        let (part, value) = (Part::of(side, offset), (**value).clone());
+        Some(Self { part, comparison: Some(comparison), value })
     }
-    let Expr::Compare(comparison, one, other) = expr else { return None };
-    let sides = [(one, *comparison, other), (other, comparison.exchanged(), one)];
-    sides.into_iter().find_map(|(side, comparison, value)| {
-        let column = side.key_column().filter(own).filter(|_| is_known(value))?;
-        Some(Bound { column: column - offset, comparison: Some(comparison), value: (**value).clone() })
-    })
+}
+
+/// The parts of a key of a table, and its index, if it is not that of the rows themselves.
+struct Key {
+    index: Option<usize>,
+    parts: Vec<Part>,
+    types: Vec<Type>,
+}
+
+impl Key {
+    /// Returns the keys of a table by which rows with these conditions can be found.
+    fn all(table: &Table, offset: usize, conditions: &[Expr], bounds: &[Bound]) -> Vec<Self> {
+        let plain = |index: Option<usize>, columns: &[usize]| Self {
+            index,
+            parts: columns.iter().copied().map(Part::Column).collect(),
+            types: columns.iter().map(|column| table.columns[*column].of).collect(),
+        };
+        let mut all: Vec<Self> = table.primary.iter().map(|primary| plain(None, &primary.columns)).collect();
+        for (at, index) in table.indexes.iter().enumerate() {
+            if index.is_plain() {
+                all.push(plain(Some(at), &index.columns));
+                continue;
+            }
+            if index.is_building {
+                continue;
+            }
+            let Ok(bound) = BoundIndex::of(table, index) else { continue };
+            // Its entries are those of the rows with a condition: is it demanded here?
+            let mut demanded = Vec::new();
+            bound.condition.into_iter().for_each(|condition| conjuncts(condition, &mut demanded));
+            let is_met = |wanted: &Expr| match wanted {
+                Expr::Not(inner) if let Expr::IsNull(value) = &**inner => {
+                    bounds.iter().any(|bound| bound.part == Part::of(value, 0))
+                }
+                _ => false,
+            };
+            let has = |wanted: &Expr| {
+                let text = text_of(wanted, 0);
+                conditions.iter().any(|known| {
+                    !known.any_column(|column| column < offset) && text_of(known, offset) == text
+                })
+            };
+            if demanded.iter().all(|wanted| is_met(wanted) || has(wanted)) {
+                let (parts, types) =
+                    bound.parts.into_iter().map(|(part, of)| (Part::of(&part, 0), of)).unzip();
+                all.push(Self { index: Some(at), parts, types });
+            }
+        }
+        all
+    }
+
+    /// Returns the way by this key to all rows that it has.
+    fn path(&self) -> Path {
+        let column = |part: &Part| match part {
+            Part::Column(column) => *column,
+            Part::Expression(_) => NO_COLUMN,
+        };
+        let columns = self.parts.iter().map(column).collect();
+        Path { index: self.index, columns, types: self.types.clone(), ..Path::default() }
+    }
 }
 
 /// Chooses the way to a table's rows for conditions that are needed for each of them.
@@ -128,12 +229,12 @@ pub(crate) fn choose_path(table: &Table, offset: usize, conditions: &[Expr]) -> 
 }
 
 fn one_path(table: &Table, offset: usize, conditions: &[Expr]) -> Path {
-    let bounds: Vec<Bound> = conditions.iter().filter_map(|expr| bound_of(expr, offset, table)).collect();
-    let path_of = |index: Option<usize>, columns: &[usize]| {
+    let bounds: Vec<Bound> = conditions.iter().filter_map(|expr| Bound::of(expr, offset, table)).collect();
+    let path_of = |key: Key| {
         let mut list = None;
-        let equal = |(at, column): (usize, &usize)| {
+        let equal = |(at, part): (usize, &Part)| {
             let find = |comparison| {
-                bounds.iter().find(|bound| bound.column == *column && bound.comparison == comparison)
+                bounds.iter().find(|bound| bound.part == *part && bound.comparison == comparison)
             };
             let bound = find(Some(Comparison::Equal)).or_else(|| {
                 let listed = find(None).filter(|_| list.is_none())?;
@@ -142,28 +243,29 @@ fn one_path(table: &Table, offset: usize, conditions: &[Expr]) -> Path {
             })?;
             Some(bound.value.clone())
         };
-        let prefix: Vec<Expr> = columns.iter().enumerate().map_while(equal).collect();
+        let prefix: Vec<Expr> = key.parts.iter().enumerate().map_while(equal).collect();
         let find = |open, closed| {
-            let column = columns.get(prefix.len())?;
+            let part = key.parts.get(prefix.len())?;
             let is_it = |bound: &&Bound| {
-                bound.column == *column && [Some(open), Some(closed)].contains(&bound.comparison)
+                bound.part == *part && [Some(open), Some(closed)].contains(&bound.comparison)
             };
             bounds.iter().find(is_it).map(|bound| (bound.value.clone(), bound.comparison == Some(closed)))
         };
         let lower = find(Comparison::Greater, Comparison::GreaterOrEqual);
         let upper = find(Comparison::Less, Comparison::LessOrEqual);
-        Path { index, prefix, list, lower, upper, columns: columns.to_vec(), ..Path::default() }
+        Path { prefix, list, lower, upper, ..key.path() }
     };
-    // All columns of a unique key, the most equal columns, then a range, then the rows themselves.
+    // All columns of a unique key, the most equal columns, then a range, then an index of few rows,
+    // then the rows themselves.
     let worth = |path: &Path| {
         let ranges = usize::from(path.lower.is_some()) + usize::from(path.upper.is_some());
         let is_unique = path.index.is_none_or(|index| table.indexes[index].is_unique);
         let is_key = is_unique && path.prefix.len() == path.columns.len();
-        (is_key, path.prefix.len(), path.list.is_none(), ranges, path.index.is_none(), is_unique)
+        let is_partial = path.index.is_some_and(|index| table.indexes[index].condition.is_some());
+        (is_key, path.prefix.len(), path.list.is_none(), ranges, is_partial, path.index.is_none(), is_unique)
     };
-    let primary = table.primary.as_ref().map(|primary| path_of(None, &primary.columns));
-    let indexes = table.indexes.iter().enumerate().map(|(at, index)| path_of(Some(at), &index.columns));
-    primary.into_iter().chain(indexes).filter(|path| !path.is_whole()).max_by_key(worth).unwrap_or_default()
+    let paths = Key::all(table, offset, conditions, &bounds).into_iter().map(path_of);
+    paths.filter(|path| !path.is_whole()).max_by_key(worth).unwrap_or_default()
 }
 
 /// Lets a table's rows come in the order of columns, if its path or an index allows that. Another
@@ -177,15 +279,12 @@ pub(super) fn order_path(
     let Relation::Table(table) = &source.relation else { return false };
     if !source.path.orders(wanted) {
         let is_free = source.path.is_whole();
-        let path = |index: Option<usize>, columns: &[usize]| Path {
-            index,
-            columns: columns.to_vec(),
-            ..Path::default()
-        };
-        let primary = table.primary.iter().map(|primary| path(None, &primary.columns));
-        let indexes = table.indexes.iter().enumerate().map(|(at, index)| path(Some(at), &index.columns));
-        let mut paths = primary.chain(indexes.filter(|_| needs_first)).filter(|path| path.orders(wanted));
-        match paths.next().filter(|_| is_free) {
+        let keys = Key::all(table, source.offset, &source.conditions, &[]);
+        let keys = keys.into_iter().filter(|key| key.index.is_none() || needs_first);
+        let paths = keys.map(|key| key.path()).filter(|path| path.orders(wanted));
+        // The rows themselves, unless an index has few of them.
+        let is_plain = |path: &Path| path.index.is_none_or(|index| table.indexes[index].condition.is_none());
+        match paths.min_by_key(is_plain).filter(|_| is_free) {
             Some(path) => source.path = path,
             None => return false,
         }

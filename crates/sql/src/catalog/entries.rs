@@ -219,6 +219,10 @@ pub(crate) struct Index {
     /// The text of the condition of the rows that it has.
     #[serde(default)]
     pub(crate) condition: Option<String>,
+    /// CREATE INDEX CONCURRENTLY fills it: rows that change have their entries, others not yet. Its
+    /// columns are among `parts`, so that nothing is looked up in it.
+    #[serde(default)]
+    pub(crate) is_building: bool,
     /// The order of each column, as the definition says; its entries rise all the same.
     #[serde(default)]
     pub(crate) order: Vec<IndexOrder>,

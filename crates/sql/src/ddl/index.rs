@@ -118,8 +118,12 @@ fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, Index
     Ok((IndexPart::Expression(text, of), order, name.unwrap_or_else(|| "expr".into())))
 }
 
-/// Runs CREATE INDEX.
-pub(crate) async fn create_index(define: &mut Definer<'_, '_>, create: &ast::CreateIndex) -> Result<()> {
+/// Runs CREATE INDEX. Returns the name of the index; `None` if it is there already. With
+/// CONCURRENTLY the index is empty, and nobody looks anything up in it.
+pub(crate) async fn create_index(
+    define: &mut Definer<'_, '_>,
+    create: &ast::CreateIndex,
+) -> Result<Option<String>> {
     let is_plain = matches!(create.using, None | Some(ast::IndexType::BTree))
         && create.index_options.is_empty()
         && create.alter_options.is_empty()
@@ -148,7 +152,7 @@ pub(crate) async fn create_index(define: &mut Definer<'_, '_>, create: &ast::Cre
     if define.has(&RelationName::new(&table.schema, &index.name)).await? {
         let notice = exists(&index.name, create.if_not_exists)?;
         define.notices.push(notice);
-        return Ok(());
+        return Ok(None);
     }
     if parts.iter().any(|(_, order, _)| *order != IndexOrder::default()) {
         index.order = parts.iter().map(|(_, order, _)| *order).collect();
@@ -167,11 +171,46 @@ pub(crate) async fn create_index(define: &mut Definer<'_, '_>, create: &ast::Cre
         Some(columns) => index.columns = columns,
         None => index.parts = parts.into_iter().map(|(part, ..)| part).collect(),
     }
-    add_index(define, &table, index).await
+    let name = index.name.clone();
+    match create.concurrently {
+        true => add_empty(define, &table, index).await?,
+        false => add_index(define, &table, index).await?,
+    }
+    Ok(Some(name))
+}
+
+/// Adds an index that is filled later.
+async fn add_empty(define: &mut Definer<'_, '_>, table: &Table, mut index: Index) -> Result<()> {
+    index.is_building = true;
+    if index.parts.is_empty() {
+        index.parts = std::mem::take(&mut index.columns).into_iter().map(IndexPart::Column).collect();
+    }
+    index.root = define.run.by.create_tree().await?.0;
+    let mut new = table.clone();
+    new.indexes.push(index);
+    define.change(Some(table), Some(&new)).await
+}
+
+/// Ends CREATE INDEX CONCURRENTLY: the index has the entries of all rows.
+pub(crate) async fn end_building(define: &mut Definer<'_, '_>, table: &Table, name: &str) -> Result<()> {
+    let mut new = table.clone();
+    for index in new.indexes.iter_mut().filter(|index| index.name == name) {
+        index.is_building = false;
+        let column = |part: &IndexPart| match part {
+            IndexPart::Column(column) => Some(*column),
+            IndexPart::Expression(..) => None,
+        };
+        if let (Some(columns), None) =
+            (index.parts.iter().map(column).collect::<Option<Vec<_>>>(), &index.condition)
+        {
+            (index.columns, index.parts) = (columns, Vec::new());
+        }
+    }
+    define.change(Some(table), Some(&new)).await
 }
 
 /// Makes the error of a key that several rows have one about the index that cannot be made.
-pub(super) fn cannot_create(mut error: SqlError) -> SqlError {
+pub(crate) fn cannot_create(mut error: SqlError) -> SqlError {
     let name = error.fields.as_ref().and_then(|fields| fields.constraint.clone());
     if let (code::UNIQUE_VIOLATION, Some(name)) = (error.code, name) {
         error.message = format!("could not create unique index \"{name}\"");

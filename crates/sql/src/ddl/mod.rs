@@ -25,7 +25,7 @@ pub(crate) use self::{
     domain::create_domain,
     drop::{drop_all, truncate},
     grant::{grant, granted, grantees, revoke},
-    index::create_index,
+    index::{cannot_create, create_index, end_building},
     schema::{create_schema, drop_schemas},
     sequence::{AlterSequence, alter_sequence, create_sequence, owner_of},
     table::{create_table, create_table_as, has_rows},

@@ -12,7 +12,7 @@ use sqlparser::ast;
 
 pub(crate) use self::{
     bind::{bind_change, is_change},
-    rows::{Arbiter, duplicate_entry, insert_rows, put_entry},
+    rows::{Arbiter, duplicate_entry, fill_index, insert_rows, put_entry},
     target::{Targets, default_of},
 };
 use self::{
@@ -360,7 +360,7 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
 
 /// Returns the unique keys that ON CONFLICT names; without names, all of the table.
 fn arbiters(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<Vec<Arbiter>> {
-    let unique = table.indexes.iter().enumerate().filter(|(_, index)| index.is_unique);
+    let unique = table.indexes.iter().enumerate().filter(|(_, index)| index.is_unique && !index.is_building);
     let primary = table.primary.as_ref();
     match target {
         None => {

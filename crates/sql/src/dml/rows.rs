@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, rc::Rc};
 
-use plexus_store::RowChange;
+use plexus_store::{RowChange, RowLock};
 
 use super::{
     failing_row,
@@ -123,6 +123,34 @@ pub(super) async fn insert_row(
         note(run, targets, at, &key, None, Some(row)).await?;
     }
     Ok(Inserted::New(key))
+}
+
+/// Makes the entries of rows in an index that is being built, unless they are there. The rows stay
+/// as they are until the end of the transaction.
+pub(crate) async fn fill_index(
+    run: &mut Run<'_>,
+    targets: &Rc<Targets>,
+    at: usize,
+    keys: Vec<Vec<u8>>,
+) -> Result<()> {
+    let target = targets.first();
+    let (table, index) = (&target.table, &target.table.indexes[at]);
+    for key in keys {
+        let mut newest = None;
+        let mut take = |row: Option<&[u8]>| {
+            newest = row.map(<[u8]>::to_vec);
+            row.is_some()
+        };
+        run.by.lock(table.rows(), &key, RowLock::Share, &mut take).await?;
+        let Some(row) = newest else { continue };
+        let row = encode::read_row(&row, table.columns.len())?;
+        let Some((entry, _)) = target.entry(at, &key, &row, run.context)? else { continue };
+        let known = put_if_new(run, index.tree(), &entry, &index.value_of(&key)).await?;
+        if known.is_some_and(|known| !index.row_keys(&known).contains(&&key[..])) {
+            return Err(duplicate_entry(target, at, &row, run.context));
+        }
+    }
+    Ok(())
 }
 
 /// Sets a row of a tree if there is none. Returns the contents that were there.

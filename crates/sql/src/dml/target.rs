@@ -8,7 +8,7 @@ use sqlparser::ast;
 
 use crate::{
     bind::{Parameters, Scope, assign, coerce, from::scope_of},
-    catalog::{Catalog, ForeignKey, IndexPart, Table, Transaction, undefined},
+    catalog::{Catalog, ForeignKey, Index, IndexPart, Table, Transaction, undefined},
     error::{Result, SqlError, code, error},
     expr::{Expr, Inputs},
     functions::{Context, Volatility},
@@ -33,9 +33,24 @@ pub(crate) struct Target {
 
 /// The parts and the condition of an index that is not plain.
 #[derive(Default, Debug)]
-struct BoundIndex {
-    parts: Vec<(Expr, Type)>,
-    condition: Option<Expr>,
+pub(crate) struct BoundIndex {
+    pub(crate) parts: Vec<(Expr, Type)>,
+    pub(crate) condition: Option<Expr>,
+}
+
+impl BoundIndex {
+    pub(crate) fn of(table: &Table, index: &Index) -> Result<Self> {
+        let part = |part: &IndexPart| match part {
+            IndexPart::Column(column) => Ok((Expr::Column(*column), table.columns[*column].of)),
+            IndexPart::Expression(text, of) => {
+                Ok((coerce(bind_text(table, text)?, *of, &Parameters::default(), false)?, *of))
+            }
+        };
+        let parts = index.parts.iter().map(part).collect::<Result<_>>()?;
+        let condition = index.condition.as_deref();
+        let condition = condition.map(|text| bind_condition(table, text, "WHERE")).transpose()?;
+        Ok(Self { parts, condition })
+    }
 }
 
 /// The tree in which the rows that a foreign key names are found by their key.
@@ -178,22 +193,8 @@ impl Target {
         }
         let checks = table.checks.iter().map(|check| bind_condition(&table, &check.condition, "CHECK"));
         let checks = checks.collect::<Result<_>>()?;
-        let mut indexes = Vec::new();
-        for index in &table.indexes {
-            let mut bound = BoundIndex::default();
-            for part in &index.parts {
-                bound.parts.push(match part {
-                    IndexPart::Column(column) => (Expr::Column(*column), table.columns[*column].of),
-                    IndexPart::Expression(text, of) => {
-                        let typed = bind_text(&table, text)?;
-                        (coerce(typed, *of, &Parameters::default(), false)?, *of)
-                    }
-                });
-            }
-            let condition = index.condition.as_deref();
-            bound.condition = condition.map(|text| bind_condition(&table, text, "WHERE")).transpose()?;
-            indexes.push(bound);
-        }
+        let indexes =
+            table.indexes.iter().map(|index| BoundIndex::of(&table, index)).collect::<Result<_>>()?;
         Ok(Self { table, generated, checks, indexes, references: Vec::new(), referenced_by: Vec::new() })
     }
 

@@ -86,7 +86,7 @@ async fn all_keys(run: &mut Run<'_>, path: &Path, table: &Table, before: &[Value
 /// Returns the keys of a path, for these first values and a row of the sources before it.
 fn keys_of(path: &Path, table: &Table, values: &[Value], inputs: Inputs<'_>) -> Result<Keys> {
     let mut key = Vec::new();
-    let mut of = path.columns.iter().map(|column| table.columns[*column].of);
+    let mut of = path.types.iter().copied();
     for value in values {
         if value.is_null() {
             return Ok(Keys::None);

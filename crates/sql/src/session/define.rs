@@ -368,6 +368,7 @@ impl Session<'_> {
         {
             return Box::pin(self.drop_database(name, *if_exists)).await;
         }
+        self.check_building(statement)?;
         if makes_temporary(statement) {
             Box::pin(self.need_temporary()).await?;
         }
@@ -523,7 +524,12 @@ impl Session<'_> {
                 "CREATE SEQUENCE"
             }
             ast::Statement::CreateIndex(create) => {
-                define!(|define| ddl::create_index(&mut define, create));
+                let mut define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
+                let made = ddl::create_index(&mut define, create).await?;
+                notices = define.notices;
+                if let Some(index) = made.filter(|_| create.concurrently) {
+                    Box::pin(self.build_index(create, &index)).await?;
+                }
                 "CREATE INDEX"
             }
             ast::Statement::Drop {

@@ -1,5 +1,6 @@
 //! A session of a client: its messages, its transaction, its prepared statements.
 
+mod building;
 mod copying;
 mod cursors;
 mod define;
@@ -31,14 +32,11 @@ use crate::{
     parse::{self, Statement},
     roles::FirstRole,
     sequences::Ranges,
-    shape::{Literal, Shape},
+    shape::Shape,
     spool::Rows,
     types::{Type, Value, text, time},
     wire::{BindMessage, Received, connection::Connection, format_of},
 };
-
-/// The most shapes of a session.
-const MOST_SHAPES: usize = 64;
 
 /// A prepared statement.
 struct Prepared {
@@ -453,49 +451,6 @@ impl<'a> Session<'a> {
     fn tell_end(&mut self, tag: &str) {
         self.connection.out.complete(tag);
         self.activity.completed(tag);
-    }
-
-    /// Returns the statement of a shape; `None` if it cannot be planned without its literals.
-    async fn of_shape(&mut self, shape: &Shape) -> Result<Option<Rc<Prepared>>> {
-        if let Some(known) = self.shapes.get(&shape.key) {
-            return Ok(known.clone());
-        }
-        let parsed = parse::parse(shape.text()).ok().and_then(|mut all| all.pop());
-        // Others have no parameters.
-        let fits = |statement: &Statement| shape.literals.is_empty() || run::needs_tables(statement);
-        let parsed = parsed.filter(|statement| !self.is_failed && fits(statement));
-        let Some(statement) = parsed else { return Ok(None) };
-        let types = shape.literals.iter().map(Literal::of).collect();
-        let prepared = Rc::new(Prepared { types, ..Prepared::new(statement) });
-        if self.shapes.len() >= MOST_SHAPES {
-            self.shapes.clear();
-        }
-        self.shapes.insert(shape.key.clone(), Some(prepared.clone()));
-        Ok(Some(prepared))
-    }
-
-    /// Returns the plan of a shape, and the types of its literals, which the tables decide as they
-    /// are now; `None` if it cannot be planned without its literals.
-    async fn plan_of_shape(
-        &mut self,
-        shape: &Shape,
-        prepared: &Prepared,
-    ) -> Result<Option<(Rc<Plan>, Vec<Type>)>> {
-        let activity = self.activity;
-        let limit = self.context.settings.borrow().time(Time::Statement);
-        let planned = {
-            let planned = pin!(self.plan(prepared));
-            within(limit, activity.unless_cancelled(planned)).await
-        };
-        match planned {
-            Ok((plan, types)) if types.len() == shape.literals.len() => return Ok(Some((plan, types))),
-            // With the literals it says why, or succeeds.
-            Ok(_) => {}
-            Err(error) if ["0A", "22", "42"].iter().any(|class| error.code.starts_with(class)) => {}
-            Err(error) => return Err(error),
-        }
-        self.shapes.insert(shape.key.clone(), None);
-        Ok(None)
     }
 
     /// Runs a statement within its time limit, unless it is cancelled. A commit that has begun

@@ -1,19 +1,72 @@
-//! PREPARE and EXECUTE, which share the names of prepared statements with the protocol.
+//! PREPARE and EXECUTE, which share the names of prepared statements with the protocol, and the
+//! plans of statements that differ only in their literals.
 
-use std::rc::Rc;
+use std::{pin::pin, rc::Rc};
 
 use sqlparser::ast;
 
-use super::{Prepared, Session, run::needs_tables, settings::Time, within};
+use super::{
+    Prepared, Session,
+    run::{Plan, needs_tables},
+    settings::Time,
+    within,
+};
 use crate::{
     bind::{Parameters, Scope, assign},
     error::{Result, SqlError, code, fail},
     expr::Inputs,
-    parse::{Statement, folded, simple},
+    parse::{self, Statement, folded, simple},
+    shape::{Literal, Shape},
     types::{Type, Value},
 };
 
+/// The most shapes of a session.
+const MOST_SHAPES: usize = 64;
+
 impl Session<'_> {
+    /// Returns the statement of a shape; `None` if it cannot be planned without its literals.
+    pub(super) async fn of_shape(&mut self, shape: &Shape) -> Result<Option<Rc<Prepared>>> {
+        if let Some(known) = self.shapes.get(&shape.key) {
+            return Ok(known.clone());
+        }
+        let parsed = parse::parse(shape.text()).ok().and_then(|mut all| all.pop());
+        // Others have no parameters.
+        let fits = |statement: &Statement| shape.literals.is_empty() || needs_tables(statement);
+        let parsed = parsed.filter(|statement| !self.is_failed && fits(statement));
+        let Some(statement) = parsed else { return Ok(None) };
+        let types = shape.literals.iter().map(Literal::of).collect();
+        let prepared = Rc::new(Prepared { types, ..Prepared::new(statement) });
+        if self.shapes.len() >= MOST_SHAPES {
+            self.shapes.clear();
+        }
+        self.shapes.insert(shape.key.clone(), Some(prepared.clone()));
+        Ok(Some(prepared))
+    }
+
+    /// Returns the plan of a shape, and the types of its literals, which the tables decide as they
+    /// are now; `None` if it cannot be planned without its literals.
+    pub(super) async fn plan_of_shape(
+        &mut self,
+        shape: &Shape,
+        prepared: &Prepared,
+    ) -> Result<Option<(Rc<Plan>, Vec<Type>)>> {
+        let activity = self.activity;
+        let limit = self.context.settings.borrow().time(Time::Statement);
+        let planned = {
+            let planned = pin!(self.plan(prepared));
+            within(limit, activity.unless_cancelled(planned)).await
+        };
+        match planned {
+            Ok((plan, types)) if types.len() == shape.literals.len() => return Ok(Some((plan, types))),
+            // With the literals it says why, or succeeds.
+            Ok(_) => {}
+            Err(error) if ["0A", "22", "42"].iter().any(|class| error.code.starts_with(class)) => {}
+            Err(error) => return Err(error),
+        }
+        self.shapes.insert(shape.key.clone(), None);
+        Ok(None)
+    }
+
     /// Plans a statement and keeps it under a name; without one, until the next.
     pub(super) async fn prepare(
         &mut self,

@@ -315,6 +315,7 @@ pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             key.has_equal_nulls(),
             key.is_primary(),
             key.deferral().is_none(),
+            !key.index.is_some_and(|index| index.is_building),
             columns,
             collations,
             classes,

@@ -584,3 +584,42 @@ fn the_rows_of_a_join_are_locked_as_they_are_then() {
     let told = String::from_utf8(fails.output().unwrap().stderr).unwrap();
     assert!(told.contains("could not obtain lock on row in relation \"b\""), "{told}");
 }
+
+/// Writers go on meanwhile, and it has one entry for each row.
+#[test]
+fn an_index_is_made_while_both_nodes_write() {
+    let (Some(psql), Some(pgbench)) = (postgresql("psql"), postgresql("pgbench")) else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    ask(1, "create table t (id int primary key, n int, s text)");
+    ask(1, "insert into t select g, g, 's' || g from generate_series(1, 6000) g");
+    let script = cluster.parent().join("writes.sql");
+    let writes = "\\set id random(1, 6000)\n\\set n random(1, 100000)\n
+        update t set n = :n where id = :id;\n
+        begin;\ndelete from t where id = :id + 1;\ninsert into t values (:id + 1, :n, 's') on conflict do nothing;\nend;\n";
+    fs::write(&script, writes).unwrap();
+    thread::scope(|scope| {
+        let writers = [1, 2].map(|node| {
+            let mut command = client(&pgbench, &cluster, node);
+            command.args(["-n", "-c", "2", "-T", "8", "-f"]).arg(&script);
+            scope.spawn(move || said(command))
+        });
+        for (node, index) in
+            [(1, "t_n on t (n)"), (2, "t_both on t (s, id)"), (1, "t_few on t (upper(s)) where n > 50000")]
+        {
+            ask(node, &format!("create index concurrently {index}"));
+        }
+        for writer in writers {
+            let told = writer.join().unwrap();
+            assert!(told.contains("number of failed transactions: 0 "), "{told}");
+        }
+    });
+    let sum = |condition: &str| ask(2, &format!("select count(*), sum(id), sum(n) from t where {condition}"));
+    let plan = ask(1, "explain select count(*), sum(id), sum(n) from t where n > 0");
+    assert!(plan.contains("Scan of index t_n of t"), "{plan}");
+    assert_eq!(sum("n > 0"), sum("n + 0 > 0"));
+    let few = "n > 50000 and upper(s) >= 'A'";
+    assert!(ask(1, &format!("explain select id from t where {few}")).contains("Scan of index t_few of t"));
+    assert_eq!(sum(few), sum("n + 0 > 50000"));
+    cluster.run("store").args(["check"]).said().ok();
+}
