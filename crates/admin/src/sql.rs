@@ -41,6 +41,9 @@ pub struct SqlConfig {
     pub slow_ms: Option<u64>,
     /// The most statements whose runs a node counts, for `pg_stat_statements`; 0: none.
     pub counted_statements: usize,
+    /// The memory for rows that the statements of a node keep, in MiB; without it, a quarter of the
+    /// machine's.
+    pub memory_mib: Option<usize>,
 }
 
 impl Default for SqlConfig {
@@ -54,6 +57,7 @@ impl Default for SqlConfig {
             clean_after: None,
             slow_ms: None,
             counted_statements: 0,
+            memory_mib: None,
         }
     }
 }

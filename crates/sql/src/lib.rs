@@ -34,6 +34,7 @@ mod error;
 mod exec;
 mod expr;
 mod functions;
+mod memory;
 mod notifications;
 mod parse;
 mod peers;

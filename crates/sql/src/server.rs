@@ -29,6 +29,7 @@ use crate::{
     dml::foreign::Constraints,
     error::{Result, SqlError, code, fail},
     functions::{self, Advisory, Context, OtherSessions},
+    memory::{NodeMemory, StatementMemory},
     notifications::{Notifications, SessionNotifications},
     peers::{ClusterSessions, Peers},
     roles::FirstRole,
@@ -72,6 +73,8 @@ pub struct ServerSettings {
     pub slow: Option<Duration>,
     /// The most statements whose runs are counted; 0: none.
     pub counted: usize,
+    /// The most bytes of rows that all statements keep in memory together.
+    pub memory: usize,
     /// The node.
     pub me: NodeId,
     /// The lock manager of the node.
@@ -115,6 +118,7 @@ struct Shared {
     tls: Box<dyn Fn() -> Option<Tls> + Send + Sync>,
     slow: Option<Duration>,
     counts: Option<Arc<StatementCounts>>,
+    memory: Arc<NodeMemory>,
     locks: LockManager,
     notifications: Arc<Notifications>,
     temporary: Arc<Path>,
@@ -180,6 +184,7 @@ impl Server {
             tls,
             slow,
             counted,
+            memory,
             me,
             locks,
             groups,
@@ -196,6 +201,7 @@ impl Server {
             tls,
             slow,
             counts: counts.clone(),
+            memory: NodeMemory::new(memory),
             locks,
             notifications: Arc::new(Notifications::start(&groups, me).map_err(io::Error::other)?),
             temporary: temporary.into(),
@@ -506,6 +512,7 @@ async fn session(
         place: place.clone(),
         definitions: Definitions::new(shared.first.role.clone()),
         answers: Answers::default(),
+        memory: StatementMemory::new(shared.memory.clone()),
         advisory: Advisory::new(Some(shared.locks.clone()), activity.clone(), place.database),
         sessions: OtherSessions::new(Some(shared.sessions.clone())),
         notifications: SessionNotifications::new(

@@ -40,6 +40,12 @@ pub(super) struct RunningServer {
     server: Arc<Server>,
 }
 
+/// Returns a quarter of the memory of the machine, in bytes.
+fn quarter_of_memory() -> usize {
+    let found = rustix::system::sysinfo();
+    (found.totalram as usize).saturating_mul(found.mem_unit as usize) / 4
+}
+
 impl RunningServer {
     /// Starts the server of a node. Its sockets are accepted on `thread`.
     pub(super) fn start(
@@ -48,7 +54,7 @@ impl RunningServer {
         store: Store<Cache>,
         thread: &TaskThread,
     ) -> Result<Self, String> {
-        let SqlConfig { user, sessions, threads, slow_ms, counted_statements, .. } =
+        let SqlConfig { user, sessions, threads, slow_ms, counted_statements, memory_mib, .. } =
             node.config().section(SECTION)?;
         let path = address.socket();
         let failed = |error: io::Error| format!("{}: the socket for SQL: {error}", path.display());
@@ -84,6 +90,7 @@ impl RunningServer {
             tls,
             slow,
             counted: counted_statements,
+            memory: memory_mib.map_or_else(quarter_of_memory, |mib| mib << 20),
             me,
             locks,
             groups,

@@ -1,8 +1,10 @@
 //! Groups of rows, and the aggregates over them.
 
+use std::{borrow::Cow, ops::Range};
+
 use foldhash::{HashMap, HashSet};
 
-use super::{Run, join::joined};
+use super::{Run, join::joined, spill::Spilled};
 use crate::{
     bind::{
         aggregates::{Aggregate, AggregateKind},
@@ -302,95 +304,158 @@ fn variance(
 }
 
 /// The groups of a query, in the order in which they were found.
-struct Found {
-    by: HashMap<Vec<u8>, usize>,
+struct Grouping<'q> {
+    groups: &'q Groups,
+    /// The values by which rows are grouped, and the aggregates, without what is the same for all
+    /// rows.
+    by: Vec<Expr>,
+    aggregates: Vec<Aggregate>,
+    known: HashMap<Vec<u8>, usize>,
     all: Vec<(Vec<Value>, usize, Vec<Accumulated>)>,
+    /// The bytes of groups in memory, and the most of them.
+    bytes: usize,
+    most: usize,
+    /// The rows of other groups, for which there is no memory, each with the number of its set.
+    spilled: Option<Spilled>,
+    key: Vec<u8>,
+    values: Vec<Taken>,
 }
 
-/// Returns a row for each group: the values by which it is grouped, and the aggregates.
-pub(super) async fn grouped(
-    run: &mut Run<'_>,
-    query: &Select,
-    groups: &Groups,
-    is_empty: bool,
-) -> Result<Vec<Vec<Value>>> {
-    let mut found = Found { by: HashMap::default(), all: Vec::new() };
-    let mut key = Vec::new();
-    let new = || vec![Accumulated::default(); groups.aggregates.len()];
-    for (set, has) in groups.sets.iter().enumerate() {
-        // A set without keys is one group, also of no rows.
-        if groups.is_one || groups.sets.len() > 1 && !has.contains(&true) {
-            let by = vec![Value::Null; groups.by.len()];
-            put_key(&mut key, set, &by);
-            found.by.insert(key.clone(), found.all.len());
-            found.all.push((by, set, new()));
+impl<'q> Grouping<'q> {
+    fn new(run: &Run<'_>, groups: &'q Groups) -> Self {
+        let (mut by, mut aggregates) = (groups.by.clone(), groups.aggregates.clone());
+        let inner = aggregates.iter_mut().flat_map(|one| one.arguments.iter_mut().chain(&mut one.filter));
+        by.iter_mut().chain(inner).for_each(|expr| expr.fold(run.inputs(&[])));
+        let (known, all, spilled) = (HashMap::default(), Vec::new(), None);
+        let (key, values) = (Vec::new(), Vec::new());
+        let (bytes, most) = (0, run.work_mem());
+        let mut new = Self { groups, by, aggregates, known, all, bytes, most, spilled, key, values };
+        for (set, has) in groups.sets.iter().enumerate() {
+            // A set without keys is one group, also of no rows.
+            if groups.is_one || groups.sets.len() > 1 && !has.contains(&true) {
+                let by = vec![Value::Null; groups.by.len()];
+                put_key(&mut new.key, set, &by);
+                new.add_group(by, set);
+            }
         }
+        new
     }
-    // What is the same for all rows is calculated once.
-    let mut by = groups.by.clone();
-    let mut aggregates = groups.aggregates.clone();
-    let inner = aggregates.iter_mut().flat_map(|one| one.arguments.iter_mut().chain(&mut one.filter));
-    by.iter_mut().chain(inner).for_each(|expr| expr.fold(run.inputs(&[])));
-    let mut values = Vec::with_capacity(aggregates.len());
-    let mut add = |run: &mut Run<'_>, row: &[Value]| -> Result<bool> {
+
+    fn add_group(&mut self, by: Vec<Value>, set: usize) {
+        self.known.insert(self.key.clone(), self.all.len());
+        self.all.push((by, set, vec![Accumulated::default(); self.groups.aggregates.len()]));
+    }
+
+    /// Adds a row to its group of each of these sets. Returns false if the query needs no more.
+    fn add(&mut self, run: &mut Run<'_>, row: &[Value], sets: Range<usize>, spills: bool) -> Result<bool> {
+        let Self { groups, by, aggregates, values, .. } = self;
+        let groups = *groups;
         let inputs = run.inputs(row);
         let keys = by.iter().map(|key| key.look(inputs)).collect::<Result<Vec<_>>>()?;
         values.clear();
-        for aggregate in &aggregates {
+        for aggregate in aggregates {
             values.push(Taken::of(run, aggregate, row)?);
         }
         let is_first = groups.is_first && values.iter().any(Taken::has_value);
-        for (set, has) in groups.sets.iter().enumerate() {
-            let kept = keys.iter().zip(has);
-            let by = kept.map(|(key, has)| if *has { &**key } else { &Value::Null });
-            put_key(&mut key, set, by.clone());
-            let at = match found.by.get(&key) {
+        let last = sets.end;
+        let keys: Vec<Value> = keys.into_iter().map(Cow::into_owned).collect();
+        for set in sets {
+            let kept = keys.iter().zip(&groups.sets[set]);
+            let by = kept.map(|(key, has)| if *has { key } else { &Value::Null });
+            put_key(&mut self.key, set, by.clone());
+            let at = match self.known.get(&self.key) {
                 Some(known) => *known,
+                None if spills && self.bytes > self.most => {
+                    let row = [row, &[Value::Int(set as i64)]].concat();
+                    self.spilled.get_or_insert_with(|| Spilled::new(run)).push(&self.key, row)?;
+                    continue;
+                }
                 None => {
                     let by: Vec<Value> = by.cloned().collect();
-                    run.keep(&by)?;
-                    run.keep_bytes(groups.aggregates.len() * size_of::<Accumulated>())?;
-                    found.by.insert(key.clone(), found.all.len());
-                    found.all.push((by, set, new()));
-                    found.all.len() - 1
+                    let bytes = bytes_of(&by) + groups.aggregates.len() * size_of::<Accumulated>();
+                    run.keep_bytes(bytes)?;
+                    self.bytes += bytes;
+                    self.add_group(by, set);
+                    self.all.len() - 1
                 }
             };
-            let states = found.all[at].2.iter_mut();
-            for ((state, aggregate), value) in states.zip(&groups.aggregates).zip(&mut values) {
+            let states = self.all[at].2.iter_mut();
+            for ((state, aggregate), value) in states.zip(&groups.aggregates).zip(&mut self.values) {
                 // The last set needs no copy.
-                let is_last = set + 1 == groups.sets.len();
-                let value = if is_last { std::mem::replace(value, Taken::Nothing) } else { value.clone() };
+                let value =
+                    if set + 1 == last { std::mem::replace(value, Taken::Nothing) } else { value.clone() };
                 let bytes = match value {
                     Taken::Nothing => continue,
                     Taken::One(value) => state.add_one(aggregate, value)?,
                     Taken::Many(order, values) => state.add(aggregate, (order, values))?,
                 };
                 run.keep_bytes(bytes)?;
+                self.bytes += bytes;
             }
         }
         Ok(!is_first)
-    };
+    }
+
+    /// Calls `act` with a row for each group that is known, which goes.
+    async fn end_known(&mut self, run: &mut Run<'_>, act: Ended<'_>) -> Result<()> {
+        let groups = self.groups;
+        self.known.clear();
+        for (mut row, set, states) in self.all.drain(..) {
+            for (state, aggregate) in states.into_iter().zip(&groups.aggregates) {
+                row.push(match aggregate.kind {
+                    AggregateKind::Grouping => Value::Int(missing(&aggregate.arguments, &groups.sets[set])),
+                    _ => state.end(aggregate)?,
+                });
+            }
+            let row = &row[..];
+            let end = &mut |run: &mut Run<'_>| match &groups.having {
+                Some(having) if !having.holds(run.inputs(row))? => Ok(()),
+                _ => act(run, row),
+            };
+            run.complete(end).await?;
+        }
+        run.memory -= self.bytes;
+        self.bytes = 0;
+        Ok(())
+    }
+}
+
+/// The function that gets the rows of groups.
+pub(super) type Ended<'a> = &'a mut dyn FnMut(&mut Run<'_>, &[Value]) -> Result<()>;
+
+/// Calls `act` with a row for each group: the values by which it is grouped, and the aggregates.
+pub(super) async fn grouped(
+    run: &mut Run<'_>,
+    query: &Select,
+    groups: &Groups,
+    is_empty: bool,
+    act: Ended<'_>,
+) -> Result<()> {
+    let mut grouping = Grouping::new(run, groups);
+    let sets = 0..groups.sets.len();
     if !is_empty {
+        let mut add = |run: &mut Run<'_>, row: &[Value]| grouping.add(run, row, sets.clone(), true);
         match query.sources.is_empty() {
             true => drop(run.complete(&mut |run| add(run, &[])).await?),
             false => joined(run, &query.sources, &mut add).await?,
         }
     }
-    let mut rows = Vec::new();
-    for (mut row, set, states) in found.all {
-        for (state, aggregate) in states.into_iter().zip(&groups.aggregates) {
-            row.push(match aggregate.kind {
-                AggregateKind::Grouping => Value::Int(missing(&aggregate.arguments, &groups.sets[set])),
-                _ => state.end(aggregate)?,
-            });
+    grouping.end_known(run, act).await?;
+    let Some(spilled) = grouping.spilled.take() else { return Ok(()) };
+    // Rows of one group come one behind the other, perhaps with those of few others.
+    let (mut rows, mut present) = (spilled.rows().await?, None);
+    while let Some(hash) = rows.hash()? {
+        if present.replace(hash) != Some(hash) {
+            grouping.end_known(run, act).await?;
         }
-        let holds = match &groups.having {
-            None => true,
-            Some(having) => run.complete(&mut |run| having.holds(run.inputs(&row))).await?,
-        };
-        rows.extend(holds.then_some(row));
+        if let Some(mut row) = rows.next_up_to(hash)?
+            && let Some(Value::Int(set)) = row.pop()
+        {
+            let set = set as usize;
+            run.complete(&mut |run| grouping.add(run, &row, set..set + 1, false)).await?;
+        }
     }
-    Ok(rows)
+    grouping.end_known(run, act).await
 }
 
 fn put_key<'a>(key: &mut Vec<u8>, set: usize, by: impl IntoIterator<Item = &'a Value>) {

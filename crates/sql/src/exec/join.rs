@@ -1,4 +1,8 @@
 //! Joins: the rows of all sources of FROM together.
+//!
+//! The rows of a source that do not depend on others are kept in memory, with a table of their values
+//! if some must be equal to those of the rows before. If they are too many, the rows of both sides
+//! go to files in the order of a hash of these values, and are joined at the end, part by part.
 
 use std::{borrow::Cow, hash::BuildHasher};
 
@@ -7,6 +11,7 @@ use foldhash::HashMap;
 use super::{
     Run, all_hold,
     scan::{SourceRows, each_row},
+    spill::Spilled,
 };
 use crate::{
     bind::from::Source,
@@ -21,10 +26,38 @@ const LEAST_HASHED: usize = 8;
 
 /// Rows of a source that are kept for all rows before it.
 struct Kept {
-    /// Their keys, if the source has them in its rows, and their values.
-    rows: Vec<(Vec<u8>, Vec<Value>)>,
+    rows: Vec<OwnRow>,
     is_matched: Vec<bool>,
     hashed: Option<Hashed>,
+}
+
+impl Kept {
+    async fn new(
+        run: &mut Run<'_>,
+        rows: Vec<OwnRow>,
+        of_before: Vec<Expr>,
+        of_own: &[Expr],
+    ) -> Result<Self> {
+        let mut hashed = None;
+        if !of_own.is_empty() && rows.len() >= LEAST_HASHED {
+            run.keep_bytes(rows.len() * size_of::<[usize; 5]>())?;
+            let mut new = Hashed::new(of_before, rows.len());
+            let mut key = Vec::new();
+            for (at, (_, row)) in rows.iter().enumerate() {
+                if join_key(run, of_own, row, &mut key).await? {
+                    new.add(&key, at);
+                }
+            }
+            hashed = Some(new);
+        }
+        Ok(Self { is_matched: vec![false; rows.len()], rows, hashed })
+    }
+}
+
+/// The rows of a source that are kept.
+enum KeptSide {
+    InMemory(Kept),
+    Spilled(SpilledSides),
 }
 
 /// The places of kept rows by the hash of values that are equal to those of the rows before. The
@@ -95,44 +128,79 @@ fn equal_pairs(source: &Source) -> (Vec<Expr>, Vec<Expr>) {
 
 /// Makes the key of values that are equal in joined rows. Returns false if one of them is NULL.
 async fn join_key(run: &mut Run<'_>, of: &[Expr], row: &[Value], key: &mut Vec<u8>) -> Result<bool> {
-    let mut put = |run: &mut Run<'_>| {
-        key.clear();
-        let mut is_whole = true;
-        for expr in of {
-            is_whole &= expr.put_identity(key, run.inputs(row))?;
-        }
-        Ok(is_whole)
-    };
-    run.complete(&mut put).await
+    run.complete(&mut |run| put_join_key(run, of, row, key)).await
 }
 
-async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Kept> {
-    let mut rows = Vec::new();
+fn put_join_key(run: &Run<'_>, of: &[Expr], row: &[Value], key: &mut Vec<u8>) -> Result<bool> {
+    key.clear();
+    let mut is_whole = true;
+    for expr in of {
+        is_whole &= expr.put_identity(key, run.inputs(row))?;
+    }
+    Ok(is_whole)
+}
+
+/// A row of a source: its key, if the source has it in its rows, and its values.
+type OwnRow = (Vec<u8>, Vec<Value>);
+
+/// The rows of both sides of a join, which go to files.
+struct SpilledSides {
+    of_before: Vec<Expr>,
+    before: Spilled,
+    own: Spilled,
+}
+
+fn bytes_of_own((key, values): &OwnRow) -> usize {
+    size_of::<OwnRow>() + key.len() + bytes_of(values)
+}
+
+/// Keeps the rows of a source, in memory or in a file.
+async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<KeptSide> {
+    let (of_before, of_own) = equal_pairs(source);
+    let (mut rows, mut bytes, mut spilled) = (Vec::new(), 0, None);
     let mut tests = Tests::Of(source, 0);
+    let (mut key, most) = (Vec::new(), run.work_mem());
+    // Those without a key have no partner.
+    let mut spill = |run: &mut Run<'_>, own: &mut Spilled, row: OwnRow| -> Result<()> {
+        let is_whole = put_join_key(run, &of_own, &row.1, &mut key)?;
+        if is_whole || source.is_full {
+            own.push(&key, [row.1, vec![Value::Bytes(row.0)]].concat())?;
+        }
+        Ok(())
+    };
     each_row(run, source, before, &mut |run, key, values| {
         tests.count(run, 1);
-        if all_hold(tests.filter(), run.inputs(values))? {
-            let row = (if source.has_key { key.to_vec() } else { Vec::new() }, values.to_vec());
-            run.keep_bytes(size_of_val(&row) + row.0.len() + bytes_of(values))?;
-            rows.push(row);
+        if !all_hold(tests.filter(), run.inputs(values))? {
+            return Ok(true);
+        }
+        let row = (if source.has_key { key.to_vec() } else { Vec::new() }, values.to_vec());
+        if spilled.is_none() && bytes > most && !of_own.is_empty() {
+            // What fails is repeated, so they stay until all are written.
+            let mut own = Spilled::new(run);
+            rows.iter().try_for_each(|row: &OwnRow| spill(run, &mut own, row.clone()))?;
+            rows = Vec::new();
+            run.memory -= bytes;
+            spilled = Some(own);
+        }
+        match &mut spilled {
+            Some(own) => spill(run, own, row)?,
+            None => {
+                let own_bytes = bytes_of_own(&row);
+                bytes += own_bytes;
+                run.keep_bytes(own_bytes)?;
+                rows.push(row);
+            }
         }
         Ok(true)
     })
     .await?;
-    let (of_before, of_own) = equal_pairs(source);
-    let mut hashed = None;
-    if !of_own.is_empty() && rows.len() >= LEAST_HASHED {
-        run.keep_bytes(rows.len() * size_of::<[usize; 5]>())?;
-        let mut new = Hashed::new(of_before, rows.len());
-        let mut key = Vec::new();
-        for (at, (_, row)) in rows.iter().enumerate() {
-            if join_key(run, &of_own, row, &mut key).await? {
-                new.add(&key, at);
-            }
+    match spilled {
+        None => Kept::new(run, rows, of_before, &of_own).await.map(KeptSide::InMemory),
+        Some(own) => {
+            let before = Spilled::new(run);
+            Ok(KeptSide::Spilled(SpilledSides { of_before, before, own }))
         }
-        hashed = Some(new);
     }
-    Ok(Kept { is_matched: vec![false; rows.len()], rows, hashed })
 }
 
 /// Returns the values of a row, and its key behind them if the source has it there.
@@ -149,7 +217,7 @@ struct Level<'s> {
     tests: Tests<'s>,
     /// Its rows do not depend on others, so they are read once.
     is_kept: bool,
-    kept: Option<Kept>,
+    kept: Option<KeptSide>,
 }
 
 impl<'s> Level<'s> {
@@ -289,11 +357,63 @@ pub(crate) async fn joined(run: &mut Run<'_>, sources: &[Source], act: Act<'_>) 
         return Ok(());
     }
     for at in 0..levels.len() {
-        if levels[at].source.is_full && !join_unmatched(run, &mut levels[at..], act).await? {
+        let goes_on = match levels[at].kept.take_if(|kept| matches!(kept, KeptSide::Spilled(_))) {
+            Some(KeptSide::Spilled(sides)) => join_spilled(run, sides, &mut levels[at..], act).await?,
+            _ if levels[at].source.is_full => join_unmatched(run, &mut levels[at..], act).await?,
+            _ => true,
+        };
+        if !goes_on {
             break;
         }
     }
     Ok(())
+}
+
+/// The rows of both sides that are joined at once, about, when these are in files.
+const PART_ROWS: usize = 10_000;
+
+/// Joins the rows of both sides that went to files, part by part. Returns false to end.
+async fn join_spilled(
+    run: &mut Run<'_>,
+    sides: SpilledSides,
+    levels: &mut [Level<'_>],
+    act: Act<'_>,
+) -> Result<bool> {
+    let (source, most) = (levels[0].source, run.work_mem());
+    let (of_before, of_own) = equal_pairs(source);
+    let (mut before, mut own) = (sides.before.rows().await?, sides.own.rows().await?);
+    loop {
+        let (mut first, mut rows) = (Vec::new(), Vec::new());
+        let memory = run.memory;
+        // All rows with a hash are in one part.
+        while let Some(hash) = before.hash()?.into_iter().chain(own.hash()?).min() {
+            if first.len() + rows.len() >= PART_ROWS || run.memory - memory > most {
+                break;
+            }
+            while let Some(row) = before.next_up_to(hash)? {
+                run.keep(&row)?;
+                first.push(row);
+            }
+            while let Some(mut row) = own.next_up_to(hash)? {
+                let Some(Value::Bytes(key)) = row.pop() else { break };
+                let row = (key, row);
+                run.keep_bytes(bytes_of_own(&row))?;
+                rows.push(row);
+            }
+        }
+        if first.is_empty() && rows.is_empty() {
+            return Ok(true);
+        }
+        let kept = Kept::new(run, rows, of_before.clone(), &of_own).await?;
+        levels[0].kept = Some(KeptSide::InMemory(kept));
+        let goes_on = join_rows(run, levels, first, act).await?
+            && (!source.is_full || join_unmatched(run, levels, act).await?);
+        levels[0].kept = None;
+        run.memory = memory;
+        if !goes_on {
+            return Ok(false);
+        }
+    }
 }
 
 /// Joins rows with the next sources. Returns false to end.
@@ -337,7 +457,22 @@ async fn join_rows(
             if level.kept.is_none() {
                 level.kept = Some(keep(run, source, &row).await?);
             }
-            let Some(Kept { rows, is_matched, hashed }) = &mut level.kept else { break };
+            let (rows, is_matched, hashed) = match &mut level.kept {
+                Some(KeptSide::InMemory(Kept { rows, is_matched, hashed })) => (rows, is_matched, hashed),
+                Some(KeptSide::Spilled(sides)) => {
+                    let has_key = join_key(run, &sides.of_before, &row, &mut key).await?;
+                    if has_key {
+                        sides.before.push(&key, row)?;
+                    } else if source.outer.is_some() {
+                        row.resize(width + source.width, Value::Null);
+                        if !batch.add_alone(run, &level.tests, &row, rest, act).await? {
+                            return Ok(false);
+                        }
+                    }
+                    continue;
+                }
+                None => break,
+            };
             let mut next = match hashed {
                 None => Some(0),
                 Some(by) if join_key(run, &by.of_before, &row, &mut key).await? => by.first(&key),
@@ -391,12 +526,20 @@ async fn join_rows(
 
 /// Joins the rows of a source that had no partner with the next sources. Returns false to end.
 async fn join_unmatched(run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_>) -> Result<bool> {
-    let Some((level, rest)) = levels.split_first_mut() else { return Ok(true) };
-    let source = level.source;
-    let kept = match level.kept.take() {
+    let source = levels[0].source;
+    let kept = match levels[0].kept.take() {
         Some(kept) => kept,
         None => keep(run, source, &[]).await?,
     };
+    let kept = match kept {
+        KeptSide::InMemory(kept) => kept,
+        // No row came before it.
+        KeptSide::Spilled(sides) => {
+            levels[0].kept = None;
+            return Box::pin(join_spilled(run, sides, levels, act)).await;
+        }
+    };
+    let Some((level, rest)) = levels.split_first_mut() else { return Ok(true) };
     let mut batch = Batch::default();
     for ((_, values), _) in kept.rows.iter().zip(&kept.is_matched).filter(|(_, is_matched)| !**is_matched) {
         let whole = [&vec![Value::Null; source.offset][..], values].concat();

@@ -4,6 +4,7 @@ mod groups;
 mod join;
 pub(crate) mod query;
 pub(crate) mod scan;
+mod spill;
 mod windows;
 
 use std::{
@@ -16,8 +17,9 @@ use std::{
 use plexus_interconnect::executor;
 
 use self::{
-    groups::grouped,
+    groups::{Ended, grouped},
     scan::{call_all, each_row},
+    spill::Once,
 };
 pub(crate) use self::{join::joined, scan::KeptRows};
 use crate::{
@@ -156,6 +158,11 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
+    /// Returns the bytes that rows of one kind may take in memory before others go to a file.
+    fn work_mem(&self) -> usize {
+        self.context.settings.borrow().work_mem()
+    }
+
     /// Counts rows that are kept against the limit.
     pub(crate) fn keep(&mut self, row: &[Value]) -> Result<()> {
         self.keep_bytes(bytes_of(row))
@@ -163,7 +170,7 @@ impl<'a> Run<'a> {
 
     pub(crate) fn keep_bytes(&mut self, bytes: usize) -> Result<()> {
         self.memory += bytes;
-        if self.memory > MOST_MEMORY { Err(out_of_memory()) } else { Ok(()) }
+        if self.memory > MOST_MEMORY { Err(out_of_memory()) } else { self.context.memory.hold(self.memory) }
     }
 }
 
@@ -223,7 +230,7 @@ struct Collected<'q> {
     query: &'q Select,
     rows: Spool,
     /// The rows that were given, if each is given once.
-    seen: Option<HashSet<Vec<u8>>>,
+    seen: Option<Once>,
 }
 
 impl Collected<'_> {
@@ -245,15 +252,23 @@ impl Collected<'_> {
     }
 
     fn push(&mut self, run: &mut Run<'_>, row: OrderedRow) -> Result<()> {
-        if let Some(seen) = &mut self.seen {
-            let key = encode::identity(&row.row);
-            let bytes = size_of::<Vec<u8>>() + key.len();
-            if !seen.insert(key) {
-                return Ok(());
-            }
-            run.keep_bytes(bytes)?;
+        if let Some(seen) = &mut self.seen
+            && !seen.is_new(run, encode::identity(&row.row), || [&row.order[..], &row.row].concat())?
+        {
+            return Ok(());
         }
         self.rows.push(row)
+    }
+
+    /// Adds the rows that waited until it was known that they are new.
+    async fn end(&mut self, run: &mut Run<'_>) -> Result<()> {
+        let Some(seen) = self.seen.take() else { return Ok(()) };
+        let keys = self.query.order.len();
+        let take = |mut order: Vec<Value>| {
+            let row = order.split_off(keys);
+            self.rows.push(OrderedRow { order, row })
+        };
+        seen.end(run, take).await
     }
 }
 
@@ -268,13 +283,22 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Rows> {
     let rows = Spool::new(run.temporary, query.order.iter().map(|key| key.direction));
     let constant = &query.constant;
     let is_empty = !run.complete(&mut |run| all_hold(constant, run.inputs(&[]))).await?;
-    let mut collected = Collected { query, rows, seen: query.is_distinct.then(HashSet::new) };
-    if query.groups.is_some() || !query.windows.is_empty() {
-        let rows = match &query.groups {
-            Some(groups) => grouped(run, query, groups, is_empty).await?,
-            None if is_empty => Vec::new(),
-            None => all_rows(run, query).await?,
+    let mut collected = Collected { query, rows, seen: query.is_distinct.then(|| Once::new(run)) };
+    if let (Some(groups), []) = (&query.groups, &query.windows[..]) {
+        let add = &mut |run: &mut Run<'_>, row: &[Value]| collected.add(run, row).map(drop);
+        grouped(run, query, groups, is_empty, add).await?;
+    } else if query.groups.is_some() || !query.windows.is_empty() {
+        let mut rows = Vec::new();
+        let keep = &mut |run: &mut Run<'_>, row: &[Value]| {
+            run.keep(row)?;
+            rows.push(row.to_vec());
+            Ok(())
         };
+        match &query.groups {
+            Some(groups) => grouped(run, query, groups, is_empty, keep).await?,
+            None if is_empty => {}
+            None => each_of(run, query, keep).await?,
+        }
         for row in windows::with_windows(run, &query.windows, rows).await? {
             run.complete(&mut |run| collected.add(run, &row)).await?;
         }
@@ -292,6 +316,7 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Rows> {
         })
         .await?;
     }
+    collected.end(run).await?;
     let rows = collected.rows.rows().await?;
     let rows = match query.distinct_on.len() {
         0 => rows,
@@ -319,20 +344,12 @@ fn with_ties(run: &mut Run<'_>, rows: Rows, offset: usize, limit: usize, keys: u
     Ok(found.into())
 }
 
-/// Returns the rows of the sources of a query.
-async fn all_rows(run: &mut Run<'_>, query: &Select) -> Result<Vec<Vec<Value>>> {
-    let mut rows = Vec::new();
-    if query.sources.is_empty() {
-        rows.push(Vec::new());
-        return Ok(rows);
+/// Calls `act` with each row of the sources of a query.
+async fn each_of(run: &mut Run<'_>, query: &Select, act: Ended<'_>) -> Result<()> {
+    match query.sources.is_empty() {
+        true => act(run, &[]),
+        false => joined(run, &query.sources, &mut |run, row| act(run, row).map(|()| true)).await,
     }
-    joined(run, &query.sources, &mut |run, row| {
-        run.keep(row)?;
-        rows.push(row.to_vec());
-        Ok(true)
-    })
-    .await?;
-    Ok(rows)
 }
 
 /// Leaves the first row of those with the same last values, which go.

@@ -45,6 +45,7 @@ use crate::{
     catalog::SessionPlace,
     dml::foreign::Constraints,
     error::{Result, SqlError, code},
+    memory::StatementMemory,
     notifications::SessionNotifications,
     sequences::{Drawn, Set},
     session::settings::Settings,
@@ -75,6 +76,7 @@ pub(crate) struct Context {
     pub(crate) place: SessionPlace,
     pub(crate) definitions: Definitions,
     pub(crate) answers: Answers,
+    pub(crate) memory: StatementMemory,
     pub(crate) advisory: Advisory,
     pub(crate) notifications: SessionNotifications,
     pub(crate) sessions: OtherSessions,
@@ -89,12 +91,16 @@ impl Context {
         self.statement_begun = 0;
         self.definitions.end_statement();
         self.answers.end_statement();
+        self.memory.end_statement();
         (self.sequences.end_statement(), self.advisory.end_statement())
     }
 }
 
 #[cfg(test)]
-use {crate::activity::Activity, std::sync::Arc};
+use {
+    crate::{activity::Activity, memory::NodeMemory},
+    std::sync::Arc,
+};
 
 #[cfg(test)]
 impl Context {
@@ -112,6 +118,7 @@ impl Context {
             place: SessionPlace { database: 0, role: role.into(), is_superuser: true },
             definitions: Definitions::new(role.into()),
             answers: Answers::default(),
+            memory: StatementMemory::new(NodeMemory::new(usize::MAX)),
             advisory: Advisory::new(None, activity.clone(), 0),
             notifications: SessionNotifications::new(None, activity, 0, 1),
             sessions: OtherSessions::new(None),

@@ -47,8 +47,12 @@ const CHANGEABLE: &[(&str, &str)] = &[
     ("synchronize_seqscans", "on"),
     ("timezone", "UTC"),
     ("transaction_timeout", "0"),
+    ("work_mem", "64MB"),
     ("xmloption", "content"),
 ];
+
+/// The least value of `work_mem`, in KiB.
+const LEAST_WORK_MEM: u64 = 64;
 
 /// The settings that statements about transactions change.
 const OF_TRANSACTION: &[(&str, &str)] = &[
@@ -107,29 +111,29 @@ struct SetInTransaction {
     after: String,
 }
 
-/// The units of times, in milliseconds.
-const UNITS: [(&str, u64); 5] =
-    [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)];
+/// The units of times, in milliseconds, and those of memory, in KiB.
+const TIME_UNITS: &[(&str, f64)] =
+    &[("d", 86_400_000.0), ("h", 3_600_000.0), ("min", 60_000.0), ("s", 1000.0), ("ms", 1.0), ("us", 0.001)];
+const MEMORY_UNITS: &[(&str, f64)] =
+    &[("TB", 1_073_741_824.0), ("GB", 1_048_576.0), ("MB", 1024.0), ("kB", 1.0), ("B", 1.0 / 1024.0)];
 
-/// Returns a number of milliseconds from its text: a number of them, or with a unit.
-fn milliseconds(text: &str) -> Option<u64> {
+/// Returns an amount from its text: a number, perhaps with a unit.
+fn amount(text: &str, units: &[(&str, f64)]) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
     let number: f64 = text[..digits].parse().ok()?;
     let unit = match text[digits..].trim() {
         "" => 1.0,
-        "us" => 0.001,
-        unit => UNITS.iter().find(|(name, _)| *name == unit)?.1 as f64,
+        unit => units.iter().find(|(name, _)| *name == unit)?.1,
     };
-    let milliseconds = (number * unit).round_ties_even();
-    (milliseconds <= f64::from(i32::MAX)).then_some(milliseconds as u64)
+    let amount = (number * unit).round_ties_even();
+    (amount <= f64::from(i32::MAX)).then_some(amount as u64)
 }
 
-/// Returns a time with the largest unit that leaves a whole number.
-fn print_milliseconds(time: u64) -> String {
-    let fits = |(_, size): &&(&str, u64)| time.is_multiple_of(*size);
-    match UNITS.iter().find(fits) {
-        Some((unit, size)) if time > 0 => format!("{}{unit}", time / size),
+/// Returns an amount with the largest unit that leaves a whole number.
+fn print_amount(amount: u64, units: &[(&str, f64)]) -> String {
+    match units.iter().find(|(_, size)| amount.is_multiple_of(*size as u64)) {
+        Some((unit, size)) if amount > 0 => format!("{}{unit}", amount / *size as u64),
         _ => "0".to_owned(),
     }
 }
@@ -184,7 +188,19 @@ fn canonical(known: &str, value: &str) -> Result<String> {
         }
         "timezone" => return Zone::of_setting(value).map(|(_, name)| name).ok_or_else(invalid),
         known if TIMES.contains(&known) => {
-            return milliseconds(value).map(print_milliseconds).ok_or_else(invalid);
+            let time = amount(value, TIME_UNITS).ok_or_else(invalid)?;
+            return Ok(print_amount(time, TIME_UNITS));
+        }
+        "work_mem" => {
+            let memory = amount(value, MEMORY_UNITS).ok_or_else(invalid)?;
+            if memory < LEAST_WORK_MEM {
+                let range = format!("({LEAST_WORK_MEM} kB .. {} kB)", i32::MAX);
+                fail!(
+                    INVALID_PARAMETER_VALUE,
+                    "{memory} kB is outside the valid range for parameter \"work_mem\" {range}"
+                );
+            }
+            return Ok(print_amount(memory, MEMORY_UNITS));
         }
         // Nothing depends on most of these here.
         "check_function_bodies"
@@ -211,7 +227,7 @@ fn canonical(known: &str, value: &str) -> Result<String> {
         "default_transaction_isolation" => {
             matches!(plain.as_str(), "read committed" | "read uncommitted" | "repeatable read")
         }
-        "idle_session_timeout" | "transaction_timeout" => milliseconds(&plain) == Some(0),
+        "idle_session_timeout" | "transaction_timeout" => amount(&plain, TIME_UNITS) == Some(0),
         "bytea_output" => plain == "hex",
         "default_table_access_method" => plain == "heap",
         "default_tablespace" => plain.is_empty(),
@@ -323,7 +339,7 @@ impl Settings {
     fn apply(&mut self, name: &'static str, value: &str) {
         self.values.insert(name, value.to_owned());
         if let Some(at) = TIMES.iter().position(|time| *time == name) {
-            self.times[at] = milliseconds(value).filter(|time| *time > 0).map(Duration::from_millis);
+            self.times[at] = amount(value, TIME_UNITS).filter(|time| *time > 0).map(Duration::from_millis);
         }
         if name == "timezone"
             && let Some((zone, _)) = Zone::of_setting(value)
@@ -431,6 +447,13 @@ impl Settings {
     /// Returns the name under which a client is told of a setting, if it is.
     pub(crate) fn reported_name(name: &str) -> Option<&'static str> {
         REPORTED.iter().copied().find(|reported| reported.eq_ignore_ascii_case(name))
+    }
+
+    /// Returns the bytes that the rows of a join, of groups or of a search for different rows may take
+    /// in memory.
+    pub(crate) fn work_mem(&self) -> usize {
+        let memory = self.values.get("work_mem").and_then(|value| amount(value, MEMORY_UNITS));
+        memory.unwrap_or(LEAST_WORK_MEM) as usize * 1024
     }
 
     /// Returns a setting that is a time, unless it is zero.
