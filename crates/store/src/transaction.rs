@@ -371,6 +371,19 @@ impl<B: Blocks + Send + Sync + 'static> Transaction<B> {
         self.store.tree(tree).entries_about().await
     }
 
+    /// Returns the number of rows between two keys, about, as [`rows_about`](Self::rows_about).
+    ///
+    /// # Errors
+    /// A block cannot be had.
+    pub async fn rows_between_about(
+        &self,
+        tree: BlockId,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<f64, StoreError> {
+        self.store.tree(tree).entries_between_about(from, to).await
+    }
+
     /// Changes a row. Waits for a transaction that has changed it and is not at its end. `decide`
     /// then gets the newest contents that are committed or of this transaction; it may be called
     /// more than once, and the last call counts.

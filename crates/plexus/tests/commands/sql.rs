@@ -185,6 +185,12 @@ fn statements_have_the_results_that_they_have_on_postgresql() {
     assert_eq!(plan("select * from m where lower(mail) = 'a'"), "Scan of index m_lower_idx of m");
     assert_eq!(plan("select * from m where mail = 'a' and not gone"), "Scan of index m_mail_idx of m");
     assert_eq!(plan("select * from m where n = 5 and state = 'x'"), "Scan of index m_n_state_idx of m");
+    // Unless they lead to most rows.
+    let all = "Scan of all rows of m";
+    assert_eq!(plan("select * from m where n = 5"), "Scan of index m_n_state_idx of m");
+    assert_eq!(plan("select * from m where n >= 1"), all);
+    assert_eq!(plan("select * from m where n >= 1 and lower(mail) = 'a'"), "Scan of index m_lower_idx of m");
+    assert_eq!(plan("select * from m where id in (select g from generate_series(1, 4000) g)"), all);
     let of_few = "Scan of index m_id_idx of m";
     assert_eq!(plan("select * from m where state = 'queued' and id > 5"), of_few);
     assert_eq!(plan("select * from m where state = 'queued' order by id limit 1"), of_few);

@@ -38,6 +38,8 @@ pub(crate) struct Path {
     pub(crate) skips_null: bool,
     /// The query relies on the order of its rows.
     pub(crate) is_ordered: bool,
+    /// Other ways to the rows. The numbers of rows decide when the values are known.
+    pub(crate) others: Vec<Path>,
     /// In the place of all others: each row is on one of these ways, or on several.
     pub(crate) any_of: Vec<Path>,
 }
@@ -48,6 +50,20 @@ impl Path {
         self.index.is_none()
             && self.list.is_none()
             && table.primary.as_ref().is_some_and(|primary| primary.columns.len() == self.prefix.len())
+    }
+
+    /// Returns true if all columns of a unique key have one value, or one of a list.
+    fn is_key(&self, table: &Table) -> bool {
+        let is_unique = self.index.is_none_or(|index| table.indexes[index].is_unique);
+        is_unique && self.prefix.len() == self.columns.len() && !self.columns.is_empty()
+    }
+
+    /// Returns true if other ways can cost less, which the numbers of rows tell when the values are
+    /// known.
+    pub(crate) fn has_choice(&self, table: &Table) -> bool {
+        let is_sure =
+            self.is_key(table) && self.list.is_none() || self.index.is_none() && self.list.is_none();
+        !self.is_ordered && (!is_sure || !self.others.is_empty() || !self.any_of.is_empty())
     }
 
     /// Returns true if it leads to rows in the order of these columns, those with equal values in
@@ -69,13 +85,14 @@ impl Path {
     pub(super) fn exprs(&mut self, act: &mut dyn FnMut(&mut Expr)) {
         let bounds = [&mut self.lower, &mut self.upper].into_iter().flatten().map(|(bound, _)| bound);
         self.prefix.iter_mut().chain(bounds).for_each(&mut *act);
-        self.any_of.iter_mut().for_each(|path| path.exprs(act));
+        self.any_of.iter_mut().chain(&mut self.others).for_each(|path| path.exprs(act));
     }
 
     /// Returns whether a test holds for one of its expressions.
     pub(super) fn any(&self, test: fn(&Expr) -> bool) -> bool {
         let bounds = [&self.lower, &self.upper].into_iter().flatten().map(|(bound, _)| bound);
-        self.prefix.iter().chain(bounds).any(test) || self.any_of.iter().any(|path| path.any(test))
+        self.prefix.iter().chain(bounds).any(test)
+            || self.any_of.iter().chain(&self.others).any(|path| path.any(test))
     }
 
     /// Returns true if it does not depend on sources before it.
@@ -260,12 +277,16 @@ fn one_path(table: &Table, offset: usize, conditions: &[Expr]) -> Path {
     let worth = |path: &Path| {
         let ranges = usize::from(path.lower.is_some()) + usize::from(path.upper.is_some());
         let is_unique = path.index.is_none_or(|index| table.indexes[index].is_unique);
-        let is_key = is_unique && path.prefix.len() == path.columns.len();
         let is_partial = path.index.is_some_and(|index| table.indexes[index].condition.is_some());
-        (is_key, path.prefix.len(), path.list.is_none(), ranges, is_partial, path.index.is_none(), is_unique)
+        let of_form = (ranges, is_partial, path.index.is_none(), is_unique);
+        (path.is_key(table), path.prefix.len(), path.list.is_none(), of_form)
     };
     let paths = Key::all(table, offset, conditions, &bounds).into_iter().map(path_of);
-    paths.filter(|path| !path.is_whole()).max_by_key(worth).unwrap_or_default()
+    let mut paths: Vec<Path> = paths.filter(|path| !path.is_whole()).collect();
+    paths.sort_by_key(worth);
+    let best = paths.pop().unwrap_or_default();
+    let others = if best.is_key(table) && best.list.is_none() { Vec::new() } else { paths };
+    Path { others, ..best }
 }
 
 /// Lets a table's rows come in the order of columns, if its path or an index allows that. Another

@@ -155,7 +155,7 @@ fn bytes_of_own((key, values): &OwnRow) -> usize {
 }
 
 /// Keeps the rows of a source, in memory or in a file.
-async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<KeptSide> {
+async fn keep(run: &mut Run<'_>, source: &Source) -> Result<KeptSide> {
     let (of_before, of_own) = equal_pairs(source);
     let (mut rows, mut bytes, mut spilled) = (Vec::new(), 0, None);
     let mut tests = Tests::Of(source, 0);
@@ -168,7 +168,7 @@ async fn keep(run: &mut Run<'_>, source: &Source, before: &[Value]) -> Result<Ke
         }
         Ok(())
     };
-    each_row(run, source, before, &mut |run, key, values| {
+    each_row(run, source, &[], &mut |run, key, values| {
         tests.count(run, 1);
         if !all_hold(tests.filter(), run.inputs(values))? {
             return Ok(true);
@@ -455,7 +455,7 @@ async fn join_rows(
         };
         if level.is_kept {
             if level.kept.is_none() {
-                level.kept = Some(keep(run, source, &row).await?);
+                level.kept = Some(keep(run, source).await?);
             }
             let (rows, is_matched, hashed) = match &mut level.kept {
                 Some(KeptSide::InMemory(Kept { rows, is_matched, hashed })) => (rows, is_matched, hashed),
@@ -529,7 +529,7 @@ async fn join_unmatched(run: &mut Run<'_>, levels: &mut [Level<'_>], act: Act<'_
     let source = levels[0].source;
     let kept = match levels[0].kept.take() {
         Some(kept) => kept,
-        None => keep(run, source, &[]).await?,
+        None => keep(run, source).await?,
     };
     let kept = match kept {
         KeptSide::InMemory(kept) => kept,

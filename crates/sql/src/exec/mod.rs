@@ -21,7 +21,10 @@ use self::{
     scan::{call_all, each_row},
     spill::Once,
 };
-pub(crate) use self::{join::joined, scan::KeptRows};
+pub(crate) use self::{
+    join::joined,
+    scan::{KeptRows, choose_path},
+};
 use crate::{
     bind::{
         from::{Relation, Source},

@@ -38,8 +38,13 @@ impl Keys {
     }
 }
 
-/// The values of a list up to which each is looked up, however few rows the table has.
-const FEW_VALUES: usize = 500;
+/// The cost of a key that is sought, and of a row to which an index leads, compared with a row that
+/// is read with those beside it.
+const SEEK: f64 = 4.0;
+const LOOKUP: f64 = 4.0;
+
+/// The keys of a list whose rows are estimated.
+const ESTIMATED: usize = 8;
 
 /// Keys of the index of a path; `None`: of the rows themselves.
 type PathKeys = (Option<usize>, Keys);
@@ -65,13 +70,6 @@ async fn all_keys(run: &mut Run<'_>, path: &Path, table: &Table, before: &[Value
         Ok(all)
     };
     let mut all = run.complete(&mut find).await?;
-    // Many are read with the rows between them, if these are not much more.
-    if all.len() > FEW_VALUES && !path.is_ordered {
-        let rows = run.by.rows_about(table.rows()).await?;
-        if all.len() as u64 * 8 > rows {
-            return Ok(vec![(None, Keys::Range(Vec::new(), None))]);
-        }
-    }
     all.retain(|(_, keys)| !matches!(keys, Keys::None));
     all.sort_by(|(index, one), (other_index, other)| (other_index, other.first()).cmp(&(index, one.first())));
     if path.any_of.is_empty() {
@@ -81,6 +79,50 @@ async fn all_keys(run: &mut Run<'_>, path: &Path, table: &Table, before: &[Value
         all.reverse();
     }
     Ok(all)
+}
+
+/// Returns the keys of a path or of the others beside it, whichever cost least, and the number of
+/// the path; without one, those of all rows.
+async fn cheapest_keys(
+    run: &mut Run<'_>,
+    path: &Path,
+    table: &Table,
+) -> Result<(Vec<PathKeys>, Option<usize>)> {
+    let mut best = (vec![(None, Keys::Range(Vec::new(), None))], None);
+    let mut least = run.by.rows_about(table.rows()).await? as f64;
+    for (number, path) in [path].into_iter().chain(&path.others).enumerate() {
+        let keys = all_keys(run, path, table, &[]).await?;
+        let step = keys.len().div_ceil(ESTIMATED).max(1);
+        let (mut estimated, mut cost) = (0.0, 0.0);
+        for (index, keys) in keys.iter().step_by(step) {
+            estimated += 1.0;
+            cost += SEEK;
+            if let Keys::Range(from, to) = keys {
+                let tree = index.map_or(table.rows(), |index| table.indexes[index].tree());
+                let rows = run.by.rows_between_about(tree, from, to.as_deref()).await?;
+                cost += if index.is_some() { rows * LOOKUP } else { rows };
+            }
+        }
+        let cost = if keys.is_empty() { 0.0 } else { cost / estimated * keys.len() as f64 };
+        // The first path has the conditions that promise most.
+        if cost < least {
+            (best, least) = ((keys, Some(number)), cost);
+        }
+    }
+    Ok(best)
+}
+
+/// Leaves only the path of a source on which its rows will be found, as the rows are now.
+pub(crate) async fn choose_path(run: &mut Run<'_>, source: &mut Source) -> Result<()> {
+    let Some(table) = source.table().cloned().filter(|table| source.path.has_choice(table)) else {
+        return Ok(());
+    };
+    match cheapest_keys(run, &source.path, &table).await?.1 {
+        None => source.path = Path::default(),
+        Some(0) => {}
+        Some(number) => source.path = source.path.others.swap_remove(number - 1),
+    }
+    Ok(())
 }
 
 /// Returns the keys of a path, for these first values and a row of the sources before it.
@@ -180,6 +222,10 @@ impl<'s> SourceRows<'s> {
             return Ok(opened);
         };
         let path = &source.path;
+        if before.is_empty() && path.has_choice(table) {
+            opened.rest = cheapest_keys(run, path, table).await?.0;
+            return Ok(opened);
+        }
         if path.list.is_some() || opened.seen.is_some() {
             opened.rest = all_keys(run, path, table, before).await?;
             return Ok(opened);

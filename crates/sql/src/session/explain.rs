@@ -15,10 +15,11 @@ use crate::{
     bind::{
         from::{Relation, Source},
         query::{Query, QueryBody},
-        select::ResultColumn,
+        select::{ResultColumn, Select},
     },
     dml::ChangeKind,
     error::{Result, SqlError, code, fail},
+    exec,
     parse::folded,
     types::{Type, Value},
 };
@@ -178,19 +179,21 @@ fn of_query(query: &Query) -> Step {
             .with("Relation Name", &*change.table.name),
         QueryBody::Set(set) => Step::new("Append", set.operator.to_string())
             .over(1, [of_query(&set.left.0), of_query(&set.right.0)]),
-        QueryBody::Select(select) => {
-            let mut step = of_sources(&select.sources).unwrap_or_else(|| Step::new("Result", "Result"));
-            let above = [
-                (select.groups.is_some(), "Aggregate", "Aggregate"),
-                (!select.windows.is_empty(), "WindowAgg", "Window functions"),
-                (!select.order.is_empty(), "Sort", "Sort"),
-            ];
-            for (_, kind, text) in above.into_iter().filter(|(is_there, ..)| *is_there) {
-                step = Step::new(kind, text).over(0, [step]);
-            }
-            step
-        }
+        QueryBody::Select(select) => of_select(select),
     }
+}
+
+fn of_select(select: &Select) -> Step {
+    let mut step = of_sources(&select.sources).unwrap_or_else(|| Step::new("Result", "Result"));
+    let above = [
+        (select.groups.is_some(), "Aggregate", "Aggregate"),
+        (!select.windows.is_empty(), "WindowAgg", "Window functions"),
+        (!select.order.is_empty(), "Sort", "Sort"),
+    ];
+    for (_, kind, text) in above.into_iter().filter(|(is_there, ..)| *is_there) {
+        step = Step::new(kind, text).over(0, [step]);
+    }
+    step
 }
 
 /// Returns the joins of sources; each inner side is a level below the one before.
@@ -278,7 +281,17 @@ impl Session<'_> {
     /// Shows a plan, and runs the statement if that is wanted.
     pub(super) async fn explain(&mut self, explained: &Explained, values: &[Value]) -> Result<Done> {
         let Explained { plan, options } = explained;
-        let step = step_of(&plan.kind);
+        let step = match &plan.kind {
+            PlanKind::Select(query) if let QueryBody::Select(select) = &query.body => {
+                let mut select = (**select).clone();
+                if let Some(first) = select.sources.first_mut() {
+                    // What fails here is told when the statement runs.
+                    let _ = exec::choose_path(&mut self.statement(values)?, first).await;
+                }
+                of_select(&select)
+            }
+            kind => step_of(kind),
+        };
         let begun = Instant::now();
         let mut count = 0u64;
         if options.runs {

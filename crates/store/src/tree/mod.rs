@@ -161,34 +161,57 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         Node::of(&page).map(|node| node.tree()).map_err(damaged(self.root))
     }
 
-    /// Returns the number of entries, about: from that of one page of each level.
+    /// Returns the number of entries, about: that of a tree in which each page has as many as those
+    /// on the way to its middle.
     ///
     /// # Errors
     /// A block cannot be had or is damaged.
     pub async fn entries_about(&self) -> Result<u64, StoreError> {
+        self.about(None).await.map(|(entries, _)| entries)
+    }
+
+    /// Returns the number of entries between two keys, about; without the second one, up to the end.
+    ///
+    /// # Errors
+    /// A block cannot be had or is damaged.
+    pub async fn entries_between_about(&self, from: &[u8], to: Option<&[u8]>) -> Result<f64, StoreError> {
+        let (entries, before) = self.about(Some(from)).await?;
+        let (others, end) = match to {
+            Some(to) => self.about(Some(to)).await?,
+            None => (entries, 1.0),
+        };
+        Ok((end - before).max(0.0) * (entries as f64 * others as f64).sqrt())
+    }
+
+    /// Returns the number of entries, and the share of them before a key, both about.
+    async fn about(&self, key: Option<&[u8]>) -> Result<(u64, f64), StoreError> {
         let (mut block, mut entries, mut above) = (self.root, 1u64, None);
+        let (mut before, mut share) = (0.0, 1.0);
         loop {
             let page = self.blocks.read(block).await?;
             let look = |node: Node<'_>| {
                 let (count, place) = (node.count(), (node.tree(), node.level()));
-                let child = if place.1 > 0 && count > 0 { Some(node.child(count / 2)?) } else { None };
-                Ok((count as u64, place, child))
+                let at = match key {
+                    None => count / 2,
+                    Some(key) if place.1 > 0 => node.below(key, true)?.max(1) - 1,
+                    Some(key) => node.below(key, false)?,
+                };
+                let child = if place.1 > 0 && count > 0 { Some(node.child(at)?) } else { None };
+                Ok((count as u64, place, at, child))
             };
-            let (count, place, child) = match (Node::of(&page).and_then(look), above) {
-                (Ok((count, place, child)), above)
-                    if above.is_none_or(|(tree, level)| place == (tree, level - 1)) =>
-                {
-                    (count, place, child)
-                }
+            let (count, place, at, child) = match (Node::of(&page).and_then(look), above) {
+                (Ok(found), above) if above.is_none_or(|(tree, level)| found.1 == (tree, level - 1)) => found,
                 (Err(why), None) => return Err(damaged(block)(why)),
                 // The page was removed, and is another one by now.
-                _ => return Ok(entries),
+                _ => return Ok((entries, before)),
             };
             if above.is_none() && count == 0 {
-                return Ok(0);
+                return Ok((0, 0.0));
             }
             entries = entries.saturating_mul(count.max(1));
-            let Some(child) = child else { return Ok(entries) };
+            before += share * at as f64 / count.max(1) as f64;
+            share /= count.max(1) as f64;
+            let Some(child) = child else { return Ok((entries, before)) };
             (block, above) = (child, Some(place));
         }
     }

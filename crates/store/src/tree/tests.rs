@@ -524,3 +524,28 @@ fn damaged_pages_are_named() {
     }
     assert!(named > 100, "{named}");
 }
+
+/// Pages are unlike each other, so an estimate may be twice too large or too small.
+#[test]
+fn the_entries_between_two_keys_are_estimated() {
+    let blocks = TestBlocks::new(3000);
+    let tree = new_tree(&blocks);
+    let mut random = Random::new(4);
+    let mut numbers: Vec<u32> = (0..20_000).collect();
+    for at in (1..numbers.len()).rev() {
+        numbers.swap(at, random.below(at as u64 + 1) as usize);
+    }
+    for number in &numbers {
+        now(tree.put(&number.to_be_bytes(), b"value")).unwrap();
+    }
+    assert!((13_000..30_000).contains(&now(tree.entries_about()).unwrap()));
+    for (from, to) in [(0, 20_000), (0, 100), (5000, 5500), (19_000, 20_000), (7000, 17_000), (42, 43)] {
+        let (from_key, to_key) = (u32::to_be_bytes(from), u32::to_be_bytes(to));
+        let estimated = now(tree.entries_between_about(&from_key, Some(&to_key))).unwrap();
+        let exact = f64::from(to - from);
+        let (least, most) = (exact / 2.0 - 30.0, exact * 2.0 + 30.0);
+        assert!((least..most).contains(&estimated), "{from} to {to}: {estimated}");
+    }
+    let rest = now(tree.entries_between_about(&19_990u32.to_be_bytes(), None)).unwrap();
+    assert!(rest < 70.0, "{rest}");
+}
