@@ -1,8 +1,9 @@
 //! Joins: the rows of all sources of FROM together.
 //!
-//! The rows of a source that do not depend on others are kept in memory, with a table of their values
-//! if some must be equal to those of the rows before. If they are too many, the rows of both sides
-//! go to files in the order of a hash of these values, and are joined at the end, part by part.
+//! The rows of a source that do not depend on others are kept in memory, with a table of their
+//! values if some must be equal to those of the rows before. If they are too many, the rows of both
+//! sides go to files in the order of a hash of these values, and are joined at the end, part by
+//! part.
 
 use std::{borrow::Cow, hash::BuildHasher};
 

@@ -1,5 +1,5 @@
-//! Rows that go to a file when they take much memory, in the order of a hash of their keys. Rows with
-//! equal keys come back together, so that few are in memory at once.
+//! Rows that go to a file when they take much memory, in the order of a hash of their keys. Rows
+//! with equal keys come back together, so that few are in memory at once.
 
 use std::hash::BuildHasher;
 

@@ -15,8 +15,8 @@ pub(crate) use self::rewrites::{
     DOMAIN, NO_DATA, NOT_NULL, SEQUENCE_NAME, VARIADIC, WEAKER_LOCK, drops_identity, fetched,
 };
 use self::rewrites::{
-    know_drop_identity, know_fetched, know_sequence_name, know_table, know_variadic, know_weaker_locks,
-    remove_with_data,
+    know_drop_concurrently, know_drop_identity, know_fetched, know_sequence_name, know_table, know_variadic,
+    know_weaker_locks, remove_with_data,
 };
 use crate::{
     copy::CopyOptions,
@@ -149,6 +149,7 @@ fn parse_all(text: &str) -> Result<Vec<Statement>> {
         let has_data = remove_with_data(&mut tokens);
         know_sequence_name(&mut tokens);
         know_drop_identity(&mut tokens);
+        know_drop_concurrently(&mut tokens);
         let mut parser = Parser::new(&PostgreSqlDialect {})
             .with_recursion_limit(MOST_DEPTH)
             .with_tokens_with_locations(tokens);

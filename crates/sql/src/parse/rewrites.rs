@@ -239,6 +239,17 @@ pub(super) fn know_sequence_name(tokens: &mut Vec<TokenWithSpan>) {
     tokens.splice(first..end, written);
 }
 
+/// Takes CONCURRENTLY out of DROP INDEX, which waits for others anyway.
+pub(super) fn know_drop_concurrently(tokens: &mut Vec<TokenWithSpan>) {
+    if let [first, second, third, ..] = places(tokens)[..]
+        && is_word(&tokens[first], "drop")
+        && is_word(&tokens[second], "index")
+        && is_word(&tokens[third], "concurrently")
+    {
+        tokens.remove(third);
+    }
+}
+
 /// Writes `ALTER … DROP IDENTITY` as SET DEFAULT of [`DROP_IDENTITY`].
 pub(super) fn know_drop_identity(tokens: &mut Vec<TokenWithSpan>) {
     let places = places(tokens);

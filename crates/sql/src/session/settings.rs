@@ -449,8 +449,8 @@ impl Settings {
         REPORTED.iter().copied().find(|reported| reported.eq_ignore_ascii_case(name))
     }
 
-    /// Returns the bytes that the rows of a join, of groups or of a search for different rows may take
-    /// in memory.
+    /// Returns the bytes that the rows of a join, of groups or of a search for different rows may
+    /// take in memory.
     pub(crate) fn work_mem(&self) -> usize {
         let memory = self.values.get("work_mem").and_then(|value| amount(value, MEMORY_UNITS));
         memory.unwrap_or(LEAST_WORK_MEM) as usize * 1024

@@ -161,8 +161,8 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         Node::of(&page).map(|node| node.tree()).map_err(damaged(self.root))
     }
 
-    /// Returns the number of entries, about: that of a tree in which each page has as many as those
-    /// on the way to its middle.
+    /// Returns the number of entries, about: that of a tree in which all pages of a level are like
+    /// the one on the way to its middle.
     ///
     /// # Errors
     /// A block cannot be had or is damaged.
@@ -170,7 +170,8 @@ impl<'a, B: Blocks, S: Space> Tree<'a, B, S> {
         self.about(None).await.map(|(entries, _)| entries)
     }
 
-    /// Returns the number of entries between two keys, about; without the second one, up to the end.
+    /// Returns the number of entries between two keys, about; without the second one, up to the
+    /// end.
     ///
     /// # Errors
     /// A block cannot be had or is damaged.

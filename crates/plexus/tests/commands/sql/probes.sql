@@ -114,7 +114,8 @@ insert into mm values (3, 3);
 update mm set o = n + 10;
 select * from mm where o = 12;
 insert into mm values (4, 4) on conflict (o) do nothing;
-drop index mm_twice;
+drop index concurrently mm_twice;
+drop index concurrently if exists mm_twice;
 create unique index concurrently mm_twice on mm (o);
 insert into mm values (4, 12) on conflict (o) do nothing;
 \d mm
