@@ -387,7 +387,7 @@ fn no_binary(op: &str, one: Type, other: Type) -> SqlError {
 }
 
 /// Returns the values of a row that is written as such.
-pub(super) fn row_of(expr: &ast::Expr) -> Option<Vec<ast::Expr>> {
+pub(crate) fn row_of(expr: &ast::Expr) -> Option<Vec<ast::Expr>> {
     match expr {
         ast::Expr::Tuple(values) => Some(values.clone()),
         ast::Expr::Nested(inner) => row_of(inner),

@@ -6,7 +6,7 @@ mod merge;
 mod rows;
 pub(crate) mod target;
 
-use std::{cmp::Ordering, collections::HashSet, rc::Rc};
+use std::{borrow::Cow, cmp::Ordering, collections::HashSet, rc::Rc};
 
 use sqlparser::ast;
 
@@ -25,6 +25,7 @@ use crate::{
     bind::{
         Around, Parameters, Scope, assign,
         from::{Source, scope_of},
+        operators::row_of,
         query::{self, Query, Shared},
         select::{ResultColumn, bind_items, refuse},
     },
@@ -32,7 +33,7 @@ use crate::{
     error::{At, Result, SqlError, code, error, fail},
     exec::{self, Run, matching},
     expr::Expr,
-    parse::{folded, simple, unqualified},
+    parse::{expression, folded, simple, unqualified},
     spool::Rows,
     types::{Type, Value, encode, text},
 };
@@ -172,18 +173,43 @@ fn given_value(
     Ok(if identity.is_some() && overriding.is_some() && !is_forced { None } else { Some(value) })
 }
 
+/// Returns the columns of an assignment with their values: several have those of a row, or of the
+/// only row of a query.
+fn assigned(assignment: &ast::Assignment) -> Result<Vec<(&ast::ObjectName, Cow<'_, ast::Expr>)>> {
+    let names = match &assignment.target {
+        ast::AssignmentTarget::ColumnName(name) => return Ok(vec![(name, Cow::Borrowed(&assignment.value))]),
+        ast::AssignmentTarget::Tuple(names) => names,
+    };
+    let column = |at: usize| format!("c{at}");
+    let values = match (&assignment.value, row_of(&assignment.value)) {
+        (_, Some(values)) => values,
+        (ast::Expr::Subquery(query), None) => {
+            let all = (0..names.len()).map(column).collect::<Vec<_>>().join(", ");
+            let value = |at| expression(&format!("(select r.{} from ({query}) as r ({all}))", column(at)));
+            (0..names.len()).map(value).collect::<Result<_>>()?
+        }
+        (value, None) if names.len() == 1 => vec![value.clone()],
+        _ => fail!(
+            FEATURE_NOT_SUPPORTED,
+            "source for a multiple-column UPDATE item must be a sub-SELECT or ROW() expression"
+        ),
+    };
+    if values.len() != names.len() {
+        fail!(SYNTAX_ERROR, "number of columns does not match number of values");
+    }
+    Ok(names.iter().zip(values.into_iter().map(Cow::Owned)).collect())
+}
+
 fn assignments(table: &Table, scope: &Scope<'_>, all: &[ast::Assignment]) -> Result<Vec<(usize, Expr)>> {
     let mut set: Vec<(usize, Expr)> = Vec::new();
-    for assignment in all {
-        let ast::AssignmentTarget::ColumnName(name) = &assignment.target else {
-            return Err(SqlError::unsupported(format!("the assignment {assignment}")));
-        };
-        let column = table.column(&simple(name)?).at(name)?;
+    let all = all.iter().map(assigned).collect::<Result<Vec<_>>>()?;
+    for (name, value) in all.iter().flatten() {
+        let column = table.column(&simple(name)?).at(*name)?;
         if set.iter().any(|(known, _)| *known == column) {
             fail!(SYNTAX_ERROR, "multiple assignments to same column \"{name}\"");
         }
         let Column { name, of, .. } = &table.columns[column];
-        let value = match &assignment.value {
+        let value = match &**value {
             value if is_default(value) => match &table.columns[column].generated {
                 // It is computed below.
                 Some(_) => Expr::Value(Value::Null),

@@ -88,3 +88,21 @@ merge into numbered using (values (1), (2), (3)) v (n) on numbered.n = v.n
     when not matched then insert values (default, (select max(id) + v.n from p));
 select id from numbered order by id;
 select n from numbered order by n;
+-- several columns at once
+create table many (id int primary key, a int, b text, c int default 7);
+create table given (id int, a int, b text);
+insert into many values (1, 1, 'one'), (2, 2, 'two'), (3, 3, 'three');
+insert into given values (1, 10, 'ten'), (3, 30, null);
+update many set (a, b) = (a + 100, b || '!') where id = 2;
+update many set (a, b) = (select g.a, g.b from given g where g.id = many.id), c = 0 where id <> 2;
+update many set (a) = row(5), (b, c) = row('five', default) where id = 1;
+update many set (a, b) = (select a, b from given);
+update many set (a, b) = (1, 'x', 2);
+update many set (a, b) = (select a from given where id = 1);
+update many set (a, a) = (1, 2);
+update many set (a, b) = b;
+update many set (c) = (4) where id = 3;
+insert into many values (2, 0, 'new') on conflict (id) do update set (a, b) = (excluded.a, many.b || excluded.b);
+merge into many using given on many.id = given.id when matched then update set (a, b) = (given.a, 'merged');
+update many set (a, b) = (g.a, m.b) from given g join many m on m.id = g.id where many.id = g.id and g.id = 3;
+select * from many order by id;
