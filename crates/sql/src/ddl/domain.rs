@@ -115,10 +115,7 @@ impl Definer<'_, '_> {
                 new.checks.retain(|(known, _)| *known != name);
                 if new.checks.len() == domain.checks.len() {
                     let message = format!("constraint \"{name}\" of domain \"{}\" does not exist", of.name);
-                    if !if_exists {
-                        return Err(SqlError::new(code::UNDEFINED_OBJECT, message));
-                    }
-                    self.notices.push(format!("{message}, skipping"));
+                    self.skip(*if_exists, SqlError::new(code::UNDEFINED_OBJECT, message))?;
                 }
             }
             other => return Err(unsupported(other)),

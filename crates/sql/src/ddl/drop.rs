@@ -36,16 +36,12 @@ pub(crate) async fn drop_all(
         let found = define.catalog.relation(define.run.by, &name).await?;
         let found = found.filter(|(_, found)| matches!(found, Relation::Type(_)) == is_type);
         let Some((place, found)) = found else {
+            let code = match kind {
+                ast::ObjectType::Type | ast::ObjectType::Index => code::UNDEFINED_OBJECT,
+                _ => code::UNDEFINED_TABLE,
+            };
             let message = format!("{word} \"{}\" does not exist", shown(&name));
-            if !if_exists {
-                let code = if is_type || kind == ast::ObjectType::Index {
-                    code::UNDEFINED_OBJECT
-                } else {
-                    code::UNDEFINED_TABLE
-                };
-                return Err(SqlError::new(code, message));
-            }
-            define.notices.push(format!("{message}, skipping"));
+            define.skip(if_exists, SqlError::new(code, message))?;
             continue;
         };
         match (kind, found) {

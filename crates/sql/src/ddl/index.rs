@@ -5,7 +5,7 @@ use std::rc::Rc;
 use plexus_store::tree::ScanPlace;
 use sqlparser::ast;
 
-use super::{Definer, constraint::check_key_type, exists, sequence::free_name};
+use super::{Definer, constraint::check_key_type, sequence::free_name};
 use crate::{
     bind::{operators::collation_of, select::refuse},
     catalog::{Index, IndexOrder, IndexPart, PATTERN_CLASSES, RelationName, Table, duplicate},
@@ -150,9 +150,7 @@ pub(crate) async fn create_index(
     let has_equal_nulls = create.nulls_distinct == Some(false);
     let mut index = Index { include, has_equal_nulls, ..Index::new(name, Vec::new(), create.unique) };
     if define.has(&RelationName::new(&table.schema, &index.name)).await? {
-        let notice = exists(&index.name, create.if_not_exists)?;
-        define.notices.push(notice);
-        return Ok(None);
+        return define.skip(create.if_not_exists, duplicate(&index.name)).map(|()| None);
     }
     if parts.iter().any(|(_, order, _)| *order != IndexOrder::default()) {
         index.order = parts.iter().map(|(_, order, _)| *order).collect();

@@ -34,7 +34,7 @@ pub(crate) use self::{
 };
 use crate::{
     bind::select::refuse,
-    catalog::{Catalog, Column, RelationName, Table, View, duplicate, undefined},
+    catalog::{Catalog, Column, RelationName, Table, View, undefined},
     error::{Result, SqlError, code, error},
     exec::Run,
     parse::relation,
@@ -47,14 +47,6 @@ pub(crate) struct Definer<'a, 'r> {
     pub(crate) catalog: &'a mut Catalog,
     /// Messages for the client; the lines behind the first one are details.
     pub(crate) notices: Vec<String>,
-}
-
-/// Returns the notice, or the error, that a relation exists.
-fn exists(name: &str, is_allowed: bool) -> Result<String> {
-    match is_allowed {
-        true => Ok(format!("relation \"{name}\" already exists, skipping")),
-        false => Err(duplicate(name)),
-    }
 }
 
 /// The error for an object that others need; each line says which one.
@@ -77,6 +69,16 @@ impl Definer<'_, '_> {
         let name = name.qualified();
         let found = self.catalog.find(self.run.by, &name).await?;
         found.ok_or_else(|| undefined(&name))
+    }
+
+    /// Ends a statement that finds nothing to do: with a notice if it says IF EXISTS or IF NOT
+    /// EXISTS, else with the error.
+    fn skip(&mut self, is_allowed: bool, error: SqlError) -> Result<()> {
+        if !is_allowed {
+            return Err(error);
+        }
+        self.notices.push(format!("{}, skipping", error.message));
+        Ok(())
     }
 
     async fn has(&mut self, name: &RelationName) -> Result<bool> {

@@ -8,7 +8,7 @@ use super::{Definer, needed, sequence::drop_sequence};
 use crate::{
     bind::select::refuse,
     catalog::{PUBLIC, Schema, Table, undefined_schema},
-    error::{Result, SqlError, fail},
+    error::{Result, SqlError, error, fail},
     parse::{folded, simple},
 };
 
@@ -36,11 +36,7 @@ pub(crate) async fn create_schema(
     let is_there = matches!(name.as_str(), PUBLIC | "information_schema")
         || define.catalog.schema(define.run.by, &name).await?.is_some();
     if is_there {
-        if if_not_exists {
-            define.notices.push(format!("schema \"{name}\" already exists, skipping"));
-            return Ok(());
-        }
-        return Err(SqlError::new("42P06", format!("schema \"{name}\" already exists")));
+        return define.skip(if_not_exists, error!("42P06", "schema \"{name}\" already exists"));
     }
     let id = define.run.by.store().fresh_id().await?;
     let schema = Schema { id, name: name.clone(), owner, grants: Vec::new(), comment: None };
@@ -58,10 +54,7 @@ pub(crate) async fn drop_schemas(
         let name = simple(name)?;
         refuse(name == PUBLIC, "DROP SCHEMA of public")?;
         let Some(schema) = define.catalog.schema(define.run.by, &name).await? else {
-            if !if_exists {
-                return Err(undefined_schema(&name));
-            }
-            define.notices.push(format!("schema \"{name}\" does not exist, skipping"));
+            define.skip(if_exists, undefined_schema(&name))?;
             continue;
         };
         define.catalog.place().check_owner(&schema.owner, "schema", &name)?;

@@ -2,10 +2,10 @@
 
 use sqlparser::ast;
 
-use super::{Definer, exists, grant::change_owner, needed};
+use super::{Definer, grant::change_owner, needed};
 use crate::{
     bind::{Parameters, select::refuse, type_of},
-    catalog::{Catalog, Column, Entry, RelationName, Table, duplicate, shown, undefined},
+    catalog::{Catalog, Column, Entry, RelationName, Table, duplicate, undefined},
     error::{Result, SqlError, code, fail},
     exec::Run,
     parse::{SEQUENCE_NAME, folded, relation, relation_of_text},
@@ -111,9 +111,7 @@ pub(crate) async fn create_sequence(
 ) -> Result<()> {
     let name = define.place_of(name, false).await?;
     if define.has(&name).await? {
-        let notice = exists(&name.name, if_not_exists)?;
-        define.notices.push(notice);
-        return Ok(());
+        return define.skip(if_not_exists, duplicate(&name.name));
     }
     make_sequence(define.run, define.catalog, &name, Type::Int8, options).await?;
     define.own(&name, options).await
@@ -248,11 +246,7 @@ pub(crate) fn owner_of(options: &[ast::SequenceOptions]) -> Result<Option<Option
 pub(crate) async fn alter_sequence(define: &mut Definer<'_, '_>, alter: &AlterSequence) -> Result<()> {
     let name = relation(&alter.name)?;
     let Some(sequence) = define.catalog.sequence(define.run.by, &name).await? else {
-        if alter.if_exists {
-            define.notices.push(format!("relation \"{}\" does not exist, skipping", shown(&name)));
-            return Ok(());
-        }
-        return Err(undefined(&name));
+        return define.skip(alter.if_exists, undefined(&name));
     };
     define.catalog.place().check_owner(&sequence.owner, "sequence", &sequence.name)?;
     let place = sequence.relation();

@@ -7,11 +7,11 @@ use sqlparser::ast;
 use super::{
     Definer,
     constraint::{NewConstraint, add_check},
-    exists, refuse_rest,
+    refuse_rest,
 };
 use crate::{
     bind::select::{ResultColumn, refuse},
-    catalog::{Column, RelationName, Table},
+    catalog::{Column, RelationName, Table, duplicate},
     dml::{Targets, insert_rows},
     error::{Result, SqlError, code, fail},
     parse::{NO_DATA, folded, relation},
@@ -54,9 +54,7 @@ pub(crate) async fn create_table(define: &mut Definer<'_, '_>, create: &ast::Cre
     check_clauses(create)?;
     let place = define.place_of(&create.name, create.temporary).await?;
     if define.has(&place).await? {
-        let notice = exists(&place.name, create.if_not_exists)?;
-        define.notices.push(notice);
-        return Ok(());
+        return define.skip(create.if_not_exists, duplicate(&place.name));
     }
     let mut constraints = Vec::new();
     let mut columns: Vec<Column> = match &create.like {

@@ -33,8 +33,8 @@ fn label(of: &ast::Ident) -> Result<String> {
     }
 }
 
-fn duplicate_label(label: &str) -> String {
-    format!("enum label \"{label}\" already exists")
+fn duplicate_label(code: &'static str, label: &str) -> SqlError {
+    SqlError::new(code, format!("enum label \"{label}\" already exists"))
 }
 
 fn too_many() -> SqlError {
@@ -57,7 +57,7 @@ pub(crate) async fn create_type(
     for given in given {
         let label = label(given)?;
         if labels.iter().any(|(_, known)| *known == label) {
-            return Err(SqlError::new("23505", duplicate_label(&label)));
+            return Err(duplicate_label(code::UNIQUE_VIOLATION, &label));
         }
         labels.push(((labels.len() as i64 + 1) * LABEL_STEP, label));
     }
@@ -82,11 +82,7 @@ pub(crate) async fn alter_type(define: &mut Definer<'_, '_>, alter: &ast::AlterT
         O::AddValue(add) => {
             let new = label(&add.value)?;
             if labels.iter().any(|(_, known)| *known == new) {
-                if !add.if_not_exists {
-                    return Err(SqlError::new(code::DUPLICATE_OBJECT, duplicate_label(&new)));
-                }
-                define.notices.push(format!("{}, skipping", duplicate_label(&new)));
-                return Ok(());
+                return define.skip(add.if_not_exists, duplicate_label(code::DUPLICATE_OBJECT, &new));
             }
             if labels.len() >= MOST_LABELS {
                 return Err(too_many());
@@ -113,7 +109,7 @@ pub(crate) async fn alter_type(define: &mut Definer<'_, '_>, alter: &ast::AlterT
         O::RenameValue(rename) => {
             let (at, new) = (find(&rename.from)?, label(&rename.to)?);
             if labels.iter().any(|(_, known)| *known == new) {
-                return Err(SqlError::new(code::DUPLICATE_OBJECT, duplicate_label(&new)));
+                return Err(duplicate_label(code::DUPLICATE_OBJECT, &new));
             }
             let old = Token::SingleQuotedString(rename.from.value.replace('\'', "''"));
             let is_named = |text: &str| tokens(text).is_none_or(|tokens| tokens.contains(&old));

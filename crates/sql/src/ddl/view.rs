@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use sqlparser::ast;
 
-use super::{Definer, exists, table::insert_all};
+use super::{Definer, table::insert_all};
 use crate::{
     bind::select::{ResultColumn, refuse},
     catalog::{
@@ -59,8 +59,7 @@ pub(crate) async fn create_view(
         named.push(ViewColumn { name, of: if column.of == Type::Unknown { Type::Text } else { column.of } });
     }
     if create.if_not_exists && define.has(&place).await? {
-        define.notices.push(exists(&place.name, true)?);
-        return Ok(None);
+        return define.skip(true, duplicate(&place.name)).map(|()| None);
     }
     let old = match define.catalog.relation(define.run.by, &place.qualified()).await? {
         None => None,

@@ -5,7 +5,7 @@ use sqlparser::{ast, keywords::Keyword, tokenizer::Token};
 use super::{super::Definer, kept};
 use crate::{
     bind::{Parameters, Scope, assign, from::scope_of, select::refuse},
-    catalog::{ForeignKey, Identity, IndexPart, RelationName, Table},
+    catalog::{Column, ForeignKey, Identity, IndexPart, RelationName, Table},
     ddl::{
         constraint::{check_key_type, check_types},
         needed,
@@ -60,11 +60,7 @@ impl Definer<'_, '_> {
         let name = folded(&column.name);
         if table.column(&name).is_ok() {
             let message = format!("column \"{name}\" of relation \"{}\" already exists", table.name);
-            if !if_not_exists {
-                return Err(SqlError::new(code::DUPLICATE_COLUMN, message));
-            }
-            self.notices.push(format!("{message}, skipping"));
-            return Ok(());
+            return self.skip(if_not_exists, SqlError::new(code::DUPLICATE_COLUMN, message));
         }
         let views = self.views_of(&table.relation()).await?;
         refuse(
@@ -111,13 +107,9 @@ impl Definer<'_, '_> {
         if_exists: bool,
         cascade: bool,
     ) -> Result<()> {
-        let Ok(gone) = table.column(name) else {
-            if !if_exists {
-                return table.column(name).map(|_| ());
-            }
-            let notice = format!("column \"{name}\" of relation \"{}\" does not exist, skipping", table.name);
-            self.notices.push(notice);
-            return Ok(());
+        let gone = match table.column(name) {
+            Ok(gone) => gone,
+            Err(error) => return self.skip(if_exists, error),
         };
         let relation = &table.name;
         let mut views = self.views_of(&table.relation()).await?;
@@ -231,21 +223,14 @@ impl Definer<'_, '_> {
         let mut new = table.clone();
         let name = &table.columns[at].name;
         let wrong = |code: &'static str, what: &str| {
-            let message = format!("column \"{name}\" of relation \"{}\" {what}", table.name);
-            Err(SqlError::new(code, message))
+            SqlError::new(code, format!("column \"{name}\" of relation \"{}\" {what}", table.name))
         };
         let (is_identity, is_generated) =
             (table.columns[at].identity.is_some(), table.columns[at].generated.is_some());
         match operation {
             O::SetDefault { value } if let Some(if_exists) = parse::drops_identity(value) => {
                 if !is_identity {
-                    let message =
-                        format!("column \"{name}\" of relation \"{}\" is not an identity column", table.name);
-                    if !if_exists {
-                        return Err(SqlError::new(code::NOT_IN_STATE, message));
-                    }
-                    self.notices.push(format!("{message}, skipping"));
-                    return Ok(());
+                    return self.skip(if_exists, wrong(code::NOT_IN_STATE, "is not an identity column"));
                 }
                 let column = &mut new.columns[at];
                 let sequence = column.own_sequence.take();
@@ -258,10 +243,10 @@ impl Definer<'_, '_> {
                 };
             }
             O::SetDefault { .. } | O::DropDefault if is_identity => {
-                return wrong(code::SYNTAX_ERROR, "is an identity column");
+                return Err(wrong(code::SYNTAX_ERROR, "is an identity column"));
             }
             O::SetDefault { .. } | O::DropDefault if is_generated => {
-                return wrong(code::SYNTAX_ERROR, "is a generated column");
+                return Err(wrong(code::SYNTAX_ERROR, "is a generated column"));
             }
             O::SetDefault { value } => {
                 new.columns[at].default = Some(value.to_string());
@@ -280,7 +265,7 @@ impl Definer<'_, '_> {
                     fail!(INVALID_TABLE_DEFINITION, "column \"{name}\" is in a primary key");
                 }
                 if is_identity {
-                    return wrong(code::SYNTAX_ERROR, "is an identity column");
+                    return Err(wrong(code::SYNTAX_ERROR, "is an identity column"));
                 }
                 new.columns[at].not_null = false;
             }
@@ -289,17 +274,15 @@ impl Definer<'_, '_> {
                 return self.set_type(table, at, to, using.as_ref()).await;
             }
             O::AddGenerated { generated_as, sequence_options } => {
-                if !table.columns[at].not_null {
-                    return wrong(
-                        code::NOT_IN_STATE,
-                        "must be declared NOT NULL before identity can be added",
-                    );
-                }
-                if is_identity {
-                    return wrong(code::NOT_IN_STATE, "is already an identity column");
-                }
-                if table.columns[at].default.is_some() {
-                    return wrong(code::NOT_IN_STATE, "already has a default value");
+                let Column { not_null, default, .. } = &table.columns[at];
+                let obstacle = match (not_null, is_identity, default) {
+                    (false, ..) => Some("must be declared NOT NULL before identity can be added"),
+                    (_, true, _) => Some("is already an identity column"),
+                    (.., Some(_)) => Some("already has a default value"),
+                    _ => None,
+                };
+                if let Some(obstacle) = obstacle {
+                    return Err(wrong(code::NOT_IN_STATE, obstacle));
                 }
                 let options = sequence_options.as_deref().unwrap_or_default();
                 let (relation, catalog) = (table.relation(), &mut *self.catalog);

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     bind::select::refuse,
-    catalog::{Entry, Relation, RelationName, Table, TypeEntry, shown, undefined, undefined_schema},
+    catalog::{Entry, Relation, RelationName, Table, TypeEntry, undefined, undefined_schema},
     error::{Result, SqlError, error},
     expr::Expr,
     parse::{DOMAIN, folded, relation, simple},
@@ -101,12 +101,7 @@ pub(crate) async fn alter_table(define: &mut Definer<'_, '_>, alter: &ast::Alter
         return define.change_owner_of(&place, found, &owner).await;
     }
     let Some(table) = define.catalog.owned(define.run.by, &name).await? else {
-        if alter.if_exists {
-            let notice = format!("relation \"{}\" does not exist, skipping", shown(&name));
-            define.notices.push(notice);
-            return Ok(());
-        }
-        return Err(undefined(&name));
+        return define.skip(alter.if_exists, undefined(&name));
     };
     let is_owner =
         |operation: &ast::AlterTableOperation| matches!(operation, ast::AlterTableOperation::OwnerTo { .. });
@@ -266,12 +261,7 @@ impl Definer<'_, '_> {
         if new != *table {
             return self.change(Some(table), Some(&new)).await;
         }
-        if !if_exists {
-            return Err(no_constraint(table, name));
-        }
-        let notice = format!("constraint \"{name}\" of relation \"{}\" does not exist, skipping", table.name);
-        self.notices.push(notice);
-        Ok(())
+        self.skip(if_exists, no_constraint(table, name))
     }
 
     async fn release_constraint(
