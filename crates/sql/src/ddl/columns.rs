@@ -4,7 +4,7 @@ use sqlparser::ast;
 
 use super::{
     Definer,
-    constraint::{NewConstraint, NewKey, deferral},
+    constraint::{NewConstraint, NewKey},
     sequence::{own_sequence, serial_of},
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
         default_of,
         target::{bind_text, check_immutable},
     },
-    error::{Result, SqlError, code, fail},
+    error::{Result, SqlError, code, error, fail},
     parse::{expression, folded, unqualified},
 };
 
@@ -54,12 +54,12 @@ impl Definer<'_, '_> {
                     made.collation = Some(bind::operators::collation_of(collation, of)?)
                 }
                 ast::ColumnOption::PrimaryKey(key) => {
-                    let key = of_key(constraint, &name, key.characteristics.as_ref())?;
+                    let key = NewKey::of(constraint, vec![name.clone()], key.characteristics.as_ref())?;
                     constraints.push(NewConstraint::Key(NewKey { is_primary: true, ..key }));
                 }
                 ast::ColumnOption::Unique(key) => {
                     let has_equal_nulls = key.nulls_distinct == ast::NullsDistinctOption::NotDistinct;
-                    let key = of_key(constraint, &name, key.characteristics.as_ref())?;
+                    let key = NewKey::of(constraint, vec![name.clone()], key.characteristics.as_ref())?;
                     constraints.push(NewConstraint::Key(NewKey { has_equal_nulls, ..key }));
                 }
                 ast::ColumnOption::Check(check) => {
@@ -152,16 +152,6 @@ impl Definer<'_, '_> {
     }
 }
 
-/// Returns the key of one column.
-fn of_key(
-    name: Option<String>,
-    column: &str,
-    characteristics: Option<&ast::ConstraintCharacteristics>,
-) -> Result<NewKey> {
-    let (columns, deferral) = (vec![column.to_owned()], deferral(characteristics)?);
-    Ok(NewKey { name, columns, deferral, ..NewKey::default() })
-}
-
 pub(super) fn identity_of(option: &ast::ColumnOption) -> Identity {
     match option {
         ast::ColumnOption::Generated { generated_as: ast::GeneratedAs::Always, .. } => Identity::Always,
@@ -176,26 +166,14 @@ fn defined_twice(column: &Column, option: &ast::ColumnOption, table: &RelationNa
     };
     let is_computed = column.generated.is_some()
         || matches!(option, ast::ColumnOption::Generated { generation_expr: Some(_), .. });
-    let message = match (column.identity.is_some() || is_identity(option), is_computed) {
-        (true, true) => {
-            format!(
-                "both identity and generation expression specified for column \"{name}\" of table \"{table}\""
-            )
-        }
+    let problem = match (column.identity.is_some() || is_identity(option), is_computed) {
+        (true, true) => "both identity and generation expression specified",
         (true, false) if column.identity.is_some() && is_identity(option) => {
-            format!("multiple identity specifications for column \"{name}\" of table \"{table}\"")
+            "multiple identity specifications"
         }
-        (true, false) => {
-            format!("both default and identity specified for column \"{name}\" of table \"{table}\"")
-        }
-        (false, true) => {
-            format!(
-                "both default and generation expression specified for column \"{name}\" of table \"{table}\""
-            )
-        }
-        (false, false) => {
-            format!("multiple default values specified for column \"{name}\" of table \"{table}\"")
-        }
+        (true, false) => "both default and identity specified",
+        (false, true) => "both default and generation expression specified",
+        (false, false) => "multiple default values specified",
     };
-    SqlError::new(code::SYNTAX_ERROR, message)
+    error!(SYNTAX_ERROR, "{problem} for column \"{name}\" of table \"{table}\"")
 }

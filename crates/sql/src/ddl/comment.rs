@@ -57,10 +57,8 @@ pub(crate) async fn comment(
             let column =
                 column.ok_or_else(|| SqlError::new(code::SYNTAX_ERROR, "column name must be qualified"))?;
             let table = define.owned(&relation(&table)?).await?;
-            let mut new = (*table).clone();
-            let at = new.column(&column)?;
-            new.columns[at].comment = text;
-            define.change(Some(&table), Some(&new)).await
+            let at = table.column(&column)?;
+            define.edit(&table, |new| new.columns[at].comment = text).await
         }
         O::Schema => {
             let name = simple(name)?;
@@ -82,19 +80,19 @@ pub(crate) async fn comment(
                     if table.materialized.is_some() == (kind == O::MaterializedView) =>
                 {
                     owner.check_owner(&table.owner, "table", &table.name)?;
-                    let new = Table { comment: text, ..(*table).clone() };
-                    return define.change(Some(&table), Some(&new)).await;
+                    return define.edit(&table, |new| new.comment = text).await;
                 }
                 (O::Index, Relation::Index(table)) => {
                     let table = define.owned(&table.qualified()).await?;
-                    let mut new = (*table).clone();
-                    let primary = new.primary.iter_mut().map(|key| (&key.name, &mut key.comment));
-                    let indexes = new.indexes.iter_mut().map(|index| (&index.name, &mut index.comment));
-                    let mut all = primary.chain(indexes);
-                    all.find(|(known, _)| **known == place.name).into_iter().for_each(|(_, comment)| {
-                        comment.clone_from(&text);
-                    });
-                    return define.change(Some(&table), Some(&new)).await;
+                    let set = |new: &mut Table| {
+                        let primary = new.primary.iter_mut().map(|key| (&key.name, &mut key.comment));
+                        let indexes = new.indexes.iter_mut().map(|index| (&index.name, &mut index.comment));
+                        let mut all = primary.chain(indexes);
+                        if let Some((_, comment)) = all.find(|(known, _)| **known == place.name) {
+                            *comment = text;
+                        }
+                    };
+                    return define.edit(&table, set).await;
                 }
                 (O::View, Relation::View(view)) => {
                     owner.check_owner(&view.owner, "view", &view.name)?;

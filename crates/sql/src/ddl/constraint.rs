@@ -2,12 +2,12 @@
 
 use sqlparser::ast;
 
-use super::{Definer, index::names_of, sequence::joined};
+use super::{Definer, index::names_of, sequence::numbered};
 use crate::{
     bind::select::refuse,
     catalog::{Action, Check, ForeignKey, Index, Key, Privilege, RelationName, Table, undefined},
     dml::target::{bind_condition, missing_key, referenced_tree},
-    error::{Result, SqlError, code, fail},
+    error::{Result, SqlError, code, error, fail},
     parse::{folded, relation},
     types::{Type, encode},
 };
@@ -33,7 +33,7 @@ pub(super) struct NewKey {
 }
 
 /// Returns the deferral of a constraint, as [`Index::deferral`].
-pub(super) fn deferral(of: Option<&ast::ConstraintCharacteristics>) -> Result<Option<bool>> {
+fn deferral(of: Option<&ast::ConstraintCharacteristics>) -> Result<Option<bool>> {
     let Some(of) = of else { return Ok(None) };
     refuse(of.enforced.is_some(), "ENFORCED")?;
     let is_deferred = of.initially == Some(ast::DeferrableInitial::Deferred);
@@ -41,6 +41,16 @@ pub(super) fn deferral(of: Option<&ast::ConstraintCharacteristics>) -> Result<Op
         fail!(SYNTAX_ERROR, "constraint declared INITIALLY DEFERRED must be DEFERRABLE");
     }
     Ok(of.deferrable.unwrap_or(is_deferred).then_some(is_deferred))
+}
+
+impl NewKey {
+    pub(super) fn of(
+        name: Option<String>,
+        columns: Vec<String>,
+        characteristics: Option<&ast::ConstraintCharacteristics>,
+    ) -> Result<Self> {
+        Ok(Self { name, columns, deferral: deferral(characteristics)?, ..Self::default() })
+    }
 }
 
 impl NewConstraint {
@@ -53,25 +63,18 @@ impl NewConstraint {
         Ok(match of {
             ast::TableConstraint::PrimaryKey(key) => {
                 refuse(!key.index_options.is_empty(), "this primary key")?;
-                Self::Key(NewKey {
-                    name: key.name.as_ref().map(folded),
-                    columns: names_of(&key.columns)?,
-                    include: key.include.iter().map(folded).collect(),
-                    is_primary: true,
-                    has_equal_nulls: false,
-                    deferral: deferral(key.characteristics.as_ref())?,
-                })
+                let columns = names_of(&key.columns)?;
+                let made = NewKey::of(key.name.as_ref().map(folded), columns, key.characteristics.as_ref())?;
+                let include = key.include.iter().map(folded).collect();
+                Self::Key(NewKey { include, is_primary: true, ..made })
             }
             ast::TableConstraint::Unique(key) => {
                 refuse(!key.index_options.is_empty(), "this unique constraint")?;
-                Self::Key(NewKey {
-                    name: key.name.as_ref().map(folded),
-                    columns: names_of(&key.columns)?,
-                    include: key.include.iter().map(folded).collect(),
-                    is_primary: false,
-                    has_equal_nulls: key.nulls_distinct == ast::NullsDistinctOption::NotDistinct,
-                    deferral: deferral(key.characteristics.as_ref())?,
-                })
+                let columns = names_of(&key.columns)?;
+                let made = NewKey::of(key.name.as_ref().map(folded), columns, key.characteristics.as_ref())?;
+                let include = key.include.iter().map(folded).collect();
+                let has_equal_nulls = key.nulls_distinct == ast::NullsDistinctOption::NotDistinct;
+                Self::Key(NewKey { include, has_equal_nulls, ..made })
             }
             ast::TableConstraint::Check(check) => Self::check(check.name.as_ref().map(folded), check)?,
             ast::TableConstraint::ForeignKey(key) => {
@@ -98,18 +101,18 @@ fn constraint_name(table: &Table, given: Option<String>, parts: &[&str], ending:
         }
         return Ok(name);
     }
-    let name = |number: usize| match number {
-        0 => joined(parts, ending),
-        number => joined(parts, &format!("{ending}{number}")),
-    };
-    Ok((0..).map(name).find(|name| !has_constraint(table, name)).unwrap_or_default())
+    Ok(numbered(parts, ending).find(|name| !has_constraint(table, name)).unwrap_or_default())
+}
+
+/// Returns the column with a name, behind which the error says where it is named.
+pub(super) fn named_column(table: &Table, name: &str, place: &str) -> Result<usize> {
+    table.column(name).map_err(|_| error!(UNDEFINED_COLUMN, "column \"{name}\"{place} does not exist"))
 }
 
 pub(super) fn columns_of(table: &Table, names: &[String]) -> Result<Vec<usize>> {
     let mut columns: Vec<usize> = Vec::new();
     for name in names {
-        let message = format!("column \"{name}\" named in key does not exist");
-        let column = table.column(name).map_err(|_| SqlError::new(code::UNDEFINED_COLUMN, message))?;
+        let column = named_column(table, name, " named in key")?;
         if columns.contains(&column) {
             fail!(DUPLICATE_COLUMN, "column \"{name}\" appears twice in primary key constraint");
         }
@@ -126,11 +129,7 @@ pub(super) fn check_key_type(of: Type) -> Result<()> {
 
 /// Adds a check to a table, whose rows are not looked at.
 pub(super) fn add_check(table: &mut Table, name: Option<String>, condition: &ast::Expr) -> Result<()> {
-    let mut condition = condition;
-    while let ast::Expr::Nested(inner) = condition {
-        condition = inner;
-    }
-    let condition = condition.to_string();
+    let condition = unnested(condition).to_string();
     let bound = bind_condition(table, &condition, "CHECK")?;
     let mut columns = Vec::new();
     bound.columns(&mut |column| columns.push(column));
@@ -142,6 +141,14 @@ pub(super) fn add_check(table: &mut Table, name: Option<String>, condition: &ast
     }?;
     table.checks.push(Check { name, condition, columns, comment: None });
     Ok(())
+}
+
+/// Returns an expression without the parentheses around it.
+pub(super) fn unnested(expr: &ast::Expr) -> &ast::Expr {
+    match expr {
+        ast::Expr::Nested(inner) => unnested(inner),
+        other => other,
+    }
 }
 
 fn action(of: Option<ast::ReferentialAction>) -> Action {
@@ -188,10 +195,7 @@ impl Definer<'_, '_> {
     /// another key needs: rows are in no order that may have two with one place.
     pub(super) async fn add_key(&mut self, table: &mut Table, key: NewKey) -> Result<Option<Index>> {
         let columns = columns_of(table, &key.columns)?;
-        let include = key.include.iter().map(|name| {
-            let message = format!("column \"{name}\" named in key does not exist");
-            table.column(name).map_err(|_| SqlError::new(code::UNDEFINED_COLUMN, message))
-        });
+        let include = key.include.iter().map(|name| named_column(table, name, " named in key"));
         let include = include.collect::<Result<Vec<_>>>()?;
         let (parts, ending) = match key.is_primary {
             true => (Vec::new(), "pkey"),
@@ -226,10 +230,11 @@ impl Definer<'_, '_> {
     ) -> Result<()> {
         refuse(key.index_name.is_some(), "this form of FOREIGN KEY")?;
         refuse(key.match_kind == Some(ast::ConstraintReferenceMatchKind::Partial), "MATCH PARTIAL")?;
-        let mut columns = Vec::new();
-        for column in key.columns.iter().map(folded) {
-            columns.push(named_column(table, &column)?);
-        }
+        let columns_of_key = |table: &Table, names: &[ast::Ident]| -> Result<Vec<usize>> {
+            let column = |name| named_column(table, &folded(name), " referenced in foreign key constraint");
+            names.iter().map(column).collect()
+        };
+        let columns = columns_of_key(table, &key.columns)?;
         let given = relation(&key.foreign_table)?;
         let own = table.relation();
         let is_own =
@@ -257,10 +262,7 @@ impl Definer<'_, '_> {
             let kind = if is_temporary { "temporary" } else { "permanent" };
             fail!(INVALID_TABLE_DEFINITION, "constraints on {kind} tables may reference only {kind} tables");
         }
-        let mut referenced = Vec::new();
-        for column in key.referred_columns.iter().map(folded) {
-            referenced.push(named_column(other, &column)?);
-        }
+        let mut referenced = columns_of_key(other, &key.referred_columns)?;
         let deferrable = |what: &str| {
             let message = format!("cannot use a deferrable {what} for referenced table \"{}\"", other.name);
             SqlError::new(code::NOT_IN_STATE, message)
@@ -332,17 +334,8 @@ impl Definer<'_, '_> {
         for (name, key) in keys {
             let table = self.table(name).await?;
             self.check_pending(&table, "ALTER TABLE")?;
-            let mut new = (*table).clone();
-            new.foreign_keys.retain(|known| known.name != *key);
-            self.change(Some(&table), Some(&new)).await?;
+            self.edit(&table, |new| new.foreign_keys.retain(|known| known.name != *key)).await?;
         }
         Ok(())
     }
-}
-
-fn named_column(table: &Table, name: &str) -> Result<usize> {
-    table.column(name).map_err(|_| {
-        let message = format!("column \"{name}\" referenced in foreign key constraint does not exist");
-        SqlError::new(code::UNDEFINED_COLUMN, message)
-    })
 }

@@ -2,7 +2,12 @@
 
 use sqlparser::{ast, keywords::Keyword, tokenizer::Token};
 
-use super::{Definer, alter::tokens, constraint::NewConstraint};
+use super::{
+    Definer,
+    alter::tokens,
+    constraint::{NewConstraint, unnested},
+    sequence::numbered,
+};
 use crate::{
     bind::{Parameters, Scope, coerce, select::refuse},
     error::{Result, SqlError, code, fail},
@@ -54,24 +59,17 @@ fn add_check(domain: &mut Domain, name: &str, check: NewConstraint) -> Result<()
         return Err(SqlError::unsupported("a constraint of a domain other than CHECK"));
     };
     let is_known = |name: &String| domain.checks.iter().any(|(known, _)| known == name);
-    let free = |number: usize| match number {
-        0 => format!("{name}_check"),
-        number => format!("{name}_check{number}"),
-    };
     if let Some(given) = given.as_ref().filter(|given| is_known(given)) {
         fail!(DUPLICATE_OBJECT, "constraint \"{given}\" for domain \"{name}\" already exists");
     }
-    let name = given.or_else(|| (0..).map(free).find(|name| !is_known(name))).unwrap_or_default();
-    let mut condition = &condition;
-    while let ast::Expr::Nested(inner) = condition {
-        condition = inner;
-    }
+    let name = given.or_else(|| numbered(&[name], "check").find(|name| !is_known(name))).unwrap_or_default();
     // The word for the value is shown in capitals.
     let shown = |token: Token| match &token {
         Token::Word(word) if word.keyword == Keyword::VALUE => "VALUE".to_owned(),
         token => token.to_string(),
     };
-    let text: String = tokens(&condition.to_string()).unwrap_or_default().into_iter().map(shown).collect();
+    let text: String =
+        tokens(&unnested(&condition).to_string()).unwrap_or_default().into_iter().map(shown).collect();
     expression(&text)?;
     domain.checks.push((name, text));
     // They are checked in the order of their names.

@@ -129,9 +129,7 @@ impl Definer<'_, '_> {
         // First they name no tables any more, which may be some of them.
         for table in tables.iter().filter(|table| !table.foreign_keys.is_empty()) {
             let Some(table) = self.left(table).await? else { continue };
-            let mut alone = (*table).clone();
-            alone.foreign_keys.clear();
-            self.change(Some(&table), Some(&alone)).await?;
+            self.edit(&table, |alone| alone.foreign_keys.clear()).await?;
         }
         for table in tables {
             let Some(table) = self.left(table).await? else { continue };
@@ -205,9 +203,7 @@ impl Definer<'_, '_> {
         self.release_key(table, &columns, &format!("index {name}"), &format!("index {name}"), cascade)
             .await?;
         let table = self.table(&table.relation()).await?;
-        let mut new = (*table).clone();
-        new.indexes.retain(|index| index.name != name);
-        self.change(Some(&table), Some(&new)).await
+        self.edit(&table, |new| new.indexes.retain(|index| index.name != name)).await
     }
 
     /// Removes the foreign keys that need a key of a table, or fails because of them.

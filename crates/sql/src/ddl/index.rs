@@ -5,7 +5,11 @@ use std::rc::Rc;
 use plexus_store::tree::ScanPlace;
 use sqlparser::ast;
 
-use super::{Definer, constraint::check_key_type, sequence::free_name};
+use super::{
+    Definer,
+    constraint::{check_key_type, named_column, unnested},
+    sequence::free_name,
+};
 use crate::{
     bind::{operators::collation_of, select::refuse},
     catalog::{Index, IndexOrder, IndexPart, PATTERN_CLASSES, RelationName, Table, duplicate},
@@ -58,12 +62,6 @@ impl Definer<'_, '_> {
     }
 }
 
-fn column_of(table: &Table, name: &str) -> Result<usize> {
-    table
-        .column(name)
-        .map_err(|_| SqlError::new(code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")))
-}
-
 /// Returns a part of an index: a column, or an expression with its type.
 fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, IndexOrder, String)> {
     let ast::OrderByExpr { expr, options, with_fill: None } = &column.column else {
@@ -85,20 +83,13 @@ fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, Index
     };
     let nulls_first = options.nulls_first.unwrap_or(is_descending);
     let mut order = IndexOrder { is_descending, nulls_first, collation: None, class };
-    let (mut plain, mut collation) = (expr, None);
-    loop {
-        match plain {
-            ast::Expr::Nested(inner) => plain = inner,
-            ast::Expr::Collate { expr, collation: name } => {
-                plain = expr;
-                collation = Some(name);
-            }
-            _ => break,
-        }
+    let (mut plain, mut collation) = (unnested(expr), None);
+    while let ast::Expr::Collate { expr, collation: name } = plain {
+        (plain, collation) = (unnested(expr), Some(name));
     }
     if let ast::Expr::Identifier(name) = plain {
         let name = folded(name);
-        let column = column_of(table, &name)?;
+        let column = named_column(table, &name, "")?;
         check_key_type(table.columns[column].of)?;
         order.collation = collation.map(|name| collation_of(name, table.columns[column].of)).transpose()?;
         return Ok((IndexPart::Column(column), order, name));
@@ -142,7 +133,7 @@ pub(crate) async fn create_index(
         }
         None => None,
     };
-    let include = create.include.iter().map(|name| column_of(&table, &folded(name)));
+    let include = create.include.iter().map(|name| named_column(&table, &folded(name), ""));
     let include = include.collect::<Result<Vec<_>>>()?;
     let mut names: Vec<&str> = parts.iter().map(|(.., name)| name.as_str()).collect();
     names.extend(table.names(&include));

@@ -81,6 +81,13 @@ impl Definer<'_, '_> {
         Ok(())
     }
 
+    /// Changes a table in one way.
+    async fn edit(&mut self, table: &Table, edit: impl FnOnce(&mut Table)) -> Result<()> {
+        let mut new = table.clone();
+        edit(&mut new);
+        self.change(Some(table), Some(&new)).await
+    }
+
     async fn has(&mut self, name: &RelationName) -> Result<bool> {
         self.catalog.has(self.run.by, name).await
     }

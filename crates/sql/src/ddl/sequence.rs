@@ -17,7 +17,7 @@ use crate::{
 const MOST_NAME: usize = 63;
 
 /// Returns a name of parts, of which the longest become shorter until it fits, and an ending.
-pub(super) fn joined(parts: &[&str], ending: &str) -> String {
+fn joined(parts: &[&str], ending: &str) -> String {
     let mut parts: Vec<&str> = parts.to_vec();
     let length = |parts: &[&str]| parts.iter().map(|part| part.len() + 1).sum::<usize>() + ending.len();
     while length(&parts) > MOST_NAME {
@@ -26,6 +26,15 @@ pub(super) fn joined(parts: &[&str], ending: &str) -> String {
         *longest = &longest[..end];
     }
     format!("{}_{ending}", parts.join("_"))
+}
+
+/// Returns the name of parts and an ending, then those with a number behind it.
+pub(super) fn numbered(parts: &[&str], ending: &str) -> impl Iterator<Item = String> {
+    let name = move |number: usize| match number {
+        0 => joined(parts, ending),
+        number => joined(parts, &format!("{ending}{number}")),
+    };
+    (0..).map(name)
 }
 
 /// Returns the first name of parts that no relation of a schema has, and that is not taken: behind
@@ -38,12 +47,13 @@ pub(super) async fn free_name(
     parts: &[&str],
     ending: &str,
 ) -> Result<String> {
-    let (mut number, mut name) = (0, joined(parts, ending));
-    while is_taken(&name) || catalog.has(run.by, &RelationName::new(schema, &name)).await? {
-        number += 1;
-        name = joined(parts, &format!("{ending}{number}"));
+    let mut names = numbered(parts, ending);
+    loop {
+        let name = names.next().unwrap_or_default();
+        if !is_taken(&name) && !catalog.has(run.by, &RelationName::new(schema, &name)).await? {
+            return Ok(name);
+        }
     }
-    Ok(name)
 }
 
 /// Returns the type of a column that draws its values from a sequence.
@@ -300,11 +310,12 @@ pub(super) async fn drop_sequence(
     define.cascades(shown.collect(), &[]).await?;
     for (table, column) in users {
         let table = define.table(&table).await?;
-        let mut new = (*table).clone();
-        let column = new.column(&column)?;
-        new.columns[column].default = None;
-        new.columns[column].sequences.clear();
-        define.change(Some(&table), Some(&new)).await?;
+        let at = table.column(&column)?;
+        let without_default = |new: &mut Table| {
+            new.columns[at].default = None;
+            new.columns[at].sequences.clear();
+        };
+        define.edit(&table, without_default).await?;
     }
     define.release(name).await?;
     define.catalog.change_entry(define.run.by, name, None).await
@@ -328,24 +339,16 @@ impl Definer<'_, '_> {
         self.put_sequence(name, &new).await
     }
 
-    /// Returns the columns to which a sequence belongs: their tables.
-    async fn owners(&mut self, name: &RelationName) -> Result<Vec<Table>> {
-        let key = name.key();
-        let mut tables = self.catalog.tables(self.run.by).await?;
-        tables.retain(|table| table.columns.iter().any(|column| column.own_sequence.as_ref() == Some(&key)));
-        Ok(tables)
-    }
-
     /// Lets a sequence belong to no column.
     async fn release(&mut self, name: &RelationName) -> Result<()> {
-        let key = name.key();
-        for table in self.owners(name).await? {
+        let key = Some(name.key());
+        for table in self.catalog.tables(self.run.by).await? {
             let mut new = table.clone();
-            new.columns
-                .iter_mut()
-                .filter(|column| column.own_sequence.as_ref() == Some(&key))
-                .for_each(|column| column.own_sequence = None);
-            self.change(Some(&table), Some(&new)).await?;
+            let columns = new.columns.iter_mut().filter(|column| column.own_sequence == key);
+            columns.for_each(|column| column.own_sequence = None);
+            if new != table {
+                self.change(Some(&table), Some(&new)).await?;
+            }
         }
         Ok(())
     }
@@ -359,10 +362,8 @@ impl Definer<'_, '_> {
         if table.schema != name.schema {
             fail!(NOT_IN_STATE, "sequence must be in same schema as table it is linked to");
         }
-        let mut new = (*table).clone();
-        let column = new.column(&column)?;
-        new.columns[column].own_sequence = Some(name.key());
-        self.change(Some(&table), Some(&new)).await
+        let at = table.column(&column)?;
+        self.edit(&table, |new| new.columns[at].own_sequence = Some(name.key())).await
     }
 
     /// Gives the sequences that belong to the columns of a table to another role.

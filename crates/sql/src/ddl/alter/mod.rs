@@ -186,9 +186,7 @@ impl Definer<'_, '_> {
             O::OwnerTo { new_owner } => {
                 let owner = self.named_owner(new_owner);
                 self.own_sequences_to(table, &owner).await?;
-                let mut new = (**table).clone();
-                change_owner(&mut new.owner, &mut new.grants, &owner);
-                self.change(Some(table), Some(&new)).await
+                self.edit(table, |new| change_owner(&mut new.owner, &mut new.grants, &owner)).await
             }
             O::ValidateConstraint { name } => match super::constraint::has_constraint(table, &folded(name)) {
                 // All are valid.
@@ -240,22 +238,19 @@ impl Definer<'_, '_> {
         if_exists: bool,
         cascade: bool,
     ) -> Result<()> {
-        let mut new = table.clone();
         if let Some(primary) = table.primary.as_ref().filter(|primary| primary.name == name) {
             self.release_constraint(table, &primary.columns, name, cascade).await?;
             let table = self.table(&table.relation()).await?;
-            new = (*table).clone();
-            new.primary = None;
+            let new = Table { primary: None, ..(*table).clone() };
             return self.rewrite(&table, new, &kept(table.columns.len())).await;
         }
         let unique = table.indexes.iter().find(|index| index.is_constraint && index.name == name);
         if let Some(index) = unique {
             self.release_constraint(table, &index.columns, name, cascade).await?;
             let table = self.table(&table.relation()).await?;
-            new = (*table).clone();
-            new.indexes.retain(|index| index.name != name);
-            return self.change(Some(&table), Some(&new)).await;
+            return self.edit(&table, |new| new.indexes.retain(|index| index.name != name)).await;
         }
+        let mut new = table.clone();
         new.checks.retain(|check| check.name != name);
         new.foreign_keys.retain(|key| key.name != name);
         if new != *table {

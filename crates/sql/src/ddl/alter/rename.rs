@@ -9,14 +9,17 @@ use sqlparser::{
 };
 
 use super::{
-    super::{Definer, constraint::has_constraint},
+    super::{
+        Definer,
+        constraint::{has_constraint, named_column},
+    },
     column::{names, shows_all},
 };
 use crate::{
     bind::select::refuse,
     catalog::{IndexPart, RelationName, Table, duplicate},
     dml::target::Target,
-    error::{Result, error, fail},
+    error::{Result, fail},
 };
 
 /// Returns the tokens of a text; each is shown as it was written.
@@ -105,8 +108,7 @@ impl Definer<'_, '_> {
     }
 
     pub(super) async fn rename_column(&mut self, table: &Table, old: &str, name: String) -> Result<()> {
-        let at =
-            table.column(old).map_err(|_| error!(UNDEFINED_COLUMN, "column \"{old}\" does not exist"))?;
+        let at = named_column(table, old, "")?;
         if table.column(&name).is_ok() {
             fail!(DUPLICATE_COLUMN, "column \"{name}\" of relation \"{}\" already exists", table.name);
         }
@@ -138,10 +140,11 @@ impl Definer<'_, '_> {
     }
 
     pub(super) async fn rename_index(&mut self, table: &Table, old: &str, name: String) -> Result<()> {
-        let mut new = table.clone();
-        let primary = new.primary.iter_mut().map(|key| &mut key.name);
-        let names = primary.chain(new.indexes.iter_mut().map(|index| &mut index.name));
-        names.filter(|known| *known == old).for_each(|known| known.clone_from(&name));
-        self.change(Some(table), Some(&new)).await
+        let rename = |new: &mut Table| {
+            let primary = new.primary.iter_mut().map(|key| &mut key.name);
+            let names = primary.chain(new.indexes.iter_mut().map(|index| &mut index.name));
+            names.filter(|known| *known == old).for_each(|known| known.clone_from(&name));
+        };
+        self.edit(table, rename).await
     }
 }
