@@ -177,35 +177,23 @@ impl Server {
             drop(thread.spawn(serving));
             Ok((thread, sockets))
         });
-        let ServerSettings {
-            user,
-            password,
-            sessions,
-            tls,
-            slow,
-            counted,
-            memory,
-            me,
-            locks,
-            groups,
-            peers,
-            temporary,
-        } = settings;
-        let counts = (counted > 0).then(|| Arc::new(StatementCounts::new(counted)));
-        let verifier = password.map(|password| Verifier::of(&password)).transpose();
+        let counts = (settings.counted > 0).then(|| Arc::new(StatementCounts::new(settings.counted)));
+        let verifier = settings.password.map(|password| Verifier::of(&password)).transpose();
         let verifier = verifier.map_err(io::Error::other)?.map(|verifier| verifier.text());
         functions::start_time();
         let shared = Shared {
-            first: FirstRole { role: user, verifier },
-            most_sessions: sessions,
-            tls,
-            slow,
+            first: FirstRole { role: settings.user, verifier },
+            most_sessions: settings.sessions,
+            tls: settings.tls,
+            slow: settings.slow,
             counts: counts.clone(),
-            memory: NodeMemory::new(memory),
-            locks,
-            notifications: Arc::new(Notifications::start(&groups, me).map_err(io::Error::other)?),
-            temporary: temporary.into(),
-            sessions: Arc::new(ClusterSessions::new(me, peers, counts)),
+            memory: NodeMemory::new(settings.memory),
+            locks: settings.locks,
+            notifications: Arc::new(
+                Notifications::start(&settings.groups, settings.me).map_err(io::Error::other)?,
+            ),
+            temporary: settings.temporary.into(),
+            sessions: Arc::new(ClusterSessions::new(settings.me, settings.peers, counts)),
             connections: AtomicUsize::new(0),
             is_ending: AtomicBool::new(false),
             next_process: AtomicI32::new(1),
