@@ -89,6 +89,15 @@ pub(super) fn wrong_kind(name: &str, wanted: &str, found: &Relation) -> SqlError
     SqlError::new(code::WRONG_OBJECT_TYPE, format!("\"{name}\" is not {article} {wanted}")).with_hint(hint)
 }
 
+fn shown_view(view: &View) -> String {
+    format!("{} {}", view.kind(), view.name)
+}
+
+/// Returns foreign keys as messages show them, from their tables and names.
+pub(super) fn shown_keys(keys: &[(RelationName, String)]) -> Vec<String> {
+    keys.iter().map(|(table, key)| format!("constraint {key} on table {}", table.name)).collect()
+}
+
 impl Definer<'_, '_> {
     /// Gives a table empty trees, and returns it.
     pub(super) async fn emptied(&mut self, table: &Table) -> Result<Table> {
@@ -110,20 +119,9 @@ impl Definer<'_, '_> {
             views.retain(|view| !gone.contains(&view.relation()));
             let mut keys = self.foreign_keys_to(table, |_| true).await?;
             keys.retain(|(name, _)| !gone.contains(name));
-            let name = &table.name;
             let kind = table.view().map_or("table", |view| view.kind());
-            let is_free = views.is_empty() && keys.is_empty();
-            if !cascade && !is_free {
-                let keys = keys.iter().map(|(other, key)| {
-                    format!("constraint {key} on table {} depends on table {name}", other.name)
-                });
-                let line = |view: &View| format!("{} {} depends on {kind} {name}", view.kind(), view.name);
-                let views = views.iter().map(line);
-                let lines: Vec<String> = views.chain(keys).collect();
-                return Err(needed(&format!("{kind} {name}"), &lines));
-            }
-            let shown = keys.iter().map(|(other, key)| format!("constraint {key} on table {}", other.name));
-            self.cascades(shown.collect(), &views).await?;
+            let object = format!("{kind} {}", table.name);
+            self.release(&object, &object, shown_keys(&keys), &views, cascade).await?;
             self.drop_foreign_keys(&keys).await?;
         }
         // First they name no tables any more, which may be some of them.
@@ -147,10 +145,30 @@ impl Definer<'_, '_> {
         self.catalog.find(self.run.by, &name).await
     }
 
+    /// Lets views and other objects that need an object go with it, if it cascades; else fails
+    /// because of them: each needs `part` of the object.
+    pub(super) async fn release(
+        &mut self,
+        object: &str,
+        part: &str,
+        others: Vec<String>,
+        views: &[View],
+        cascade: bool,
+    ) -> Result<()> {
+        let is_free = others.is_empty() && views.is_empty();
+        if !cascade && !is_free {
+            let all = views.iter().map(shown_view).chain(others);
+            return Err(needed(
+                object,
+                &all.map(|one| format!("{one} depends on {part}")).collect::<Vec<_>>(),
+            ));
+        }
+        self.cascades(others, views).await
+    }
+
     /// Removes views that need something that goes, and tells of them and of other objects.
     pub(super) async fn cascades(&mut self, objects: Vec<String>, views: &[View]) -> Result<()> {
-        let mut lines: Vec<String> =
-            views.iter().map(|view| format!("{} {}", view.kind(), view.name)).collect();
+        let mut lines: Vec<String> = views.iter().map(shown_view).collect();
         lines.extend(objects);
         match &lines[..] {
             [] => {}
@@ -179,12 +197,8 @@ impl Definer<'_, '_> {
             return Box::pin(self.drop_tables(&[table], cascade)).await;
         }
         let views = self.views_of(&view.relation()).await?;
-        if !cascade && !views.is_empty() {
-            let name = &view.name;
-            let line = |other: &View| format!("{} {} depends on view {name}", other.kind(), other.name);
-            return Err(needed(&format!("view {name}"), &views.iter().map(line).collect::<Vec<_>>()));
-        }
-        self.cascades(Vec::new(), &views).await?;
+        let object = format!("view {}", view.name);
+        self.release(&object, &object, Vec::new(), &views, cascade).await?;
         self.catalog.change_entry(self.run.by, &view.relation(), None).await
     }
 
@@ -224,14 +238,7 @@ impl Definer<'_, '_> {
                 referenced == columns
             })
             .await?;
-        if !cascade && !keys.is_empty() {
-            let line = |(other, key): &(RelationName, String)| {
-                format!("constraint {key} on table {} depends on {index}", other.name)
-            };
-            return Err(needed(object, &keys.iter().map(line).collect::<Vec<_>>()));
-        }
-        let shown = keys.iter().map(|(other, key)| format!("constraint {key} on table {}", other.name));
-        self.cascades(shown.collect(), &[]).await?;
+        self.release(object, index, shown_keys(&keys), &[], cascade).await?;
         self.drop_foreign_keys(&keys).await
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use sqlparser::ast;
 
-use super::{Definer, needed, sequence::drop_sequence};
+use super::{Definer, sequence::drop_sequence};
 use crate::{
     bind::select::refuse,
     catalog::{PUBLIC, Schema, Table, undefined_schema},
@@ -81,12 +81,8 @@ pub(crate) async fn drop_schemas(
         // In the order in which they were made.
         lines.sort();
         let objects: Vec<String> = lines.into_iter().map(|(_, line)| line).collect();
-        if !cascade && !objects.is_empty() {
-            let line = |object: &String| format!("{object} depends on schema {name}");
-            return Err(needed(&format!("schema {name}"), &objects.iter().map(line).collect::<Vec<_>>()));
-        }
-        let told = define.notices.len();
-        define.cascades(objects, &[]).await?;
+        let (schema, told) = (format!("schema {name}"), define.notices.len());
+        define.release(&schema, &schema, objects, &[], cascade).await?;
         define.cascades(Vec::new(), &relations.views).await?;
         let tables: Vec<_> = relations.tables.into_iter().map(Rc::new).collect();
         define.drop_tables(&tables, true).await?;

@@ -2,7 +2,7 @@
 
 use sqlparser::ast;
 
-use super::{Definer, grant::change_owner, needed};
+use super::{Definer, grant::change_owner};
 use crate::{
     bind::{Parameters, select::refuse, type_of},
     catalog::{Catalog, Column, Entry, RelationName, Table, duplicate, undefined},
@@ -297,17 +297,11 @@ pub(super) async fn drop_sequence(
     cascade: bool,
 ) -> Result<()> {
     let users = define.catalog.users_of_sequence(define.run.by, name).await?;
-    if !cascade && !users.is_empty() {
-        let name = &name.name;
-        let line = |(table, column): &(RelationName, String)| {
-            format!("default value for column {column} of table {} depends on sequence {name}", table.name)
-        };
-        return Err(needed(&format!("sequence {name}"), &users.iter().map(line).collect::<Vec<_>>()));
-    }
-    let shown = users
-        .iter()
-        .map(|(table, column)| format!("default value for column {column} of table {}", table.name));
-    define.cascades(shown.collect(), &[]).await?;
+    let shown = |(table, column): &(RelationName, String)| {
+        format!("default value for column {column} of table {}", table.name)
+    };
+    let object = format!("sequence {}", name.name);
+    define.release(&object, &object, users.iter().map(shown).collect(), &[], cascade).await?;
     for (table, column) in users {
         let table = define.table(&table).await?;
         let at = table.column(&column)?;
@@ -317,7 +311,7 @@ pub(super) async fn drop_sequence(
         };
         define.edit(&table, without_default).await?;
     }
-    define.release(name).await?;
+    define.disown(name).await?;
     define.catalog.change_entry(define.run.by, name, None).await
 }
 
@@ -340,7 +334,7 @@ impl Definer<'_, '_> {
     }
 
     /// Lets a sequence belong to no column.
-    async fn release(&mut self, name: &RelationName) -> Result<()> {
+    async fn disown(&mut self, name: &RelationName) -> Result<()> {
         let key = Some(name.key());
         for table in self.catalog.tables(self.run.by).await? {
             let mut new = table.clone();
@@ -356,7 +350,7 @@ impl Definer<'_, '_> {
     /// Lets a sequence belong to the column that OWNED BY names.
     async fn own(&mut self, name: &RelationName, options: &[ast::SequenceOptions]) -> Result<()> {
         let Some(owner) = owner_of(options)? else { return Ok(()) };
-        self.release(name).await?;
+        self.disown(name).await?;
         let Some((table, column)) = owner else { return Ok(()) };
         let table = self.owned(&table).await?;
         if table.schema != name.schema {

@@ -8,7 +8,7 @@ use crate::{
     catalog::{Column, ForeignKey, Identity, IndexPart, RelationName, Table},
     ddl::{
         constraint::{check_key_type, check_types},
-        needed,
+        drop::shown_keys,
         sequence::{drop_sequence, own_sequence},
     },
     dml::{
@@ -111,7 +111,6 @@ impl Definer<'_, '_> {
             Ok(gone) => gone,
             Err(error) => return self.skip(if_exists, error),
         };
-        let relation = &table.name;
         let mut views = self.views_of(&table.relation()).await?;
         views.retain(|view| names(&view.text, name) || view.columns.iter().any(|column| column.name == name));
         let loses = |key: &ForeignKey| key.referenced.contains(&gone) || loses_key(table, key, gone);
@@ -123,23 +122,9 @@ impl Definer<'_, '_> {
                 generated.push(at);
             }
         }
-        let is_free = views.is_empty() && keys.is_empty() && generated.is_empty();
-        if !cascade && !is_free {
-            let on = format!("depends on column {name} of table {relation}");
-            let generated = generated
-                .iter()
-                .map(|at| format!("column {} of table {relation} {on}", table.columns[*at].name));
-            let views = views.iter().map(|view| format!("view {} {on}", view.name));
-            let keys =
-                keys.iter().map(|(other, key)| format!("constraint {key} on table {} {on}", other.name));
-            let lines: Vec<String> = generated.chain(views).chain(keys).collect();
-            return Err(needed(&format!("column {name} of table {relation}"), &lines));
-        }
-        let objects = generated
-            .iter()
-            .map(|at| format!("column {} of table {relation}", table.columns[*at].name))
-            .chain(keys.iter().map(|(other, key)| format!("constraint {key} on table {}", other.name)));
-        self.cascades(objects.collect(), &views).await?;
+        let shown = |at: &usize| format!("column {} of table {}", table.columns[*at].name, table.name);
+        let others = generated.iter().map(shown).chain(shown_keys(&keys)).collect();
+        self.release(&shown(&gone), &shown(&gone), others, &views, cascade).await?;
         self.drop_foreign_keys(&keys).await?;
         let mut goes = vec![gone];
         goes.extend(generated);
