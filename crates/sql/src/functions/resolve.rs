@@ -39,20 +39,11 @@ impl BoundFunction {
 
 /// Returns whether a value becomes one of another type without a cast (`pg_cast.castcontext`).
 pub(crate) fn is_implicit(from: Type, to: Type) -> bool {
-    let rank = |of: Type| match of {
-        Type::Int2 => 1,
-        Type::Int4 => 2,
-        Type::Int8 => 3,
-        Type::Numeric(_) => 4,
-        Type::Float4 => 5,
-        Type::Float8 => 6,
-        _ => 0,
-    };
     let (from, to) = (from.without_limits(), to.without_limits());
     match (from, to) {
         (from, to) if from == to => true,
         (Type::Unknown, _) => true,
-        (from, to) if from.is_number() && to.is_number() => rank(from) < rank(to),
+        (from, to) if from.is_number() && to.is_number() => from.rank() < to.rank(),
         (from, Type::Oid) => from.is_integer() || from.is_reg(),
         (Type::Oid, to) => to.is_reg(),
         (Type::Text | Type::Varchar(_), Type::Regclass) => true,

@@ -65,7 +65,7 @@ pub(crate) enum Type {
     Cidr,
     /// A type of moments or times, with so many digits of seconds.
     Rounded(Clock, u8),
-    /// An array of one of [`ELEMENTS`].
+    /// An array of one of [`TYPES`].
     #[serde(with = "array::of_element")]
     Array(&'static Type),
     /// An enumerated type; a value is the position of its label.
@@ -159,98 +159,90 @@ pub(crate) struct Interval {
 }
 
 /// The identifier, the size and the names of a type, as in `pg_type`.
+#[derive(Clone, Copy)]
 struct Facts {
+    of: Type,
     oid: u32,
     size: i16,
     name: &'static str,
     catalog_name: &'static str,
+    /// The identifier and the name of the type of its arrays; 0 if there is none.
+    array: u32,
+    array_name: &'static str,
 }
 
-/// The types of which there are arrays, with the identifiers and names of these.
-static ELEMENTS: &[(Type, u32, &str)] = &[
-    (Type::Bool, 1000, "boolean[]"),
-    (Type::Bytea, 1001, "bytea[]"),
-    (Type::OneByte, 1002, "\"char\"[]"),
-    (Type::Name, 1003, "name[]"),
-    (Type::Int2, 1005, "smallint[]"),
-    (Type::Int2Vector, 1006, "int2vector[]"),
-    (Type::Int4, 1007, "integer[]"),
-    (Type::Regproc, 1008, "regproc[]"),
-    (Type::Text, 1009, "text[]"),
-    (Type::OidVector, 1013, "oidvector[]"),
-    (Type::Char(u32::MAX), 1014, "character[]"),
-    (Type::Varchar(None), 1015, "character varying[]"),
-    (Type::Int8, 1016, "bigint[]"),
-    (Type::Cidr, 651, "cidr[]"),
-    (Type::Inet, 1041, "inet[]"),
-    (Type::Float4, 1021, "real[]"),
-    (Type::Float8, 1022, "double precision[]"),
-    (Type::Oid, 1028, "oid[]"),
-    (Type::Timestamp, 1115, "timestamp without time zone[]"),
-    (Type::Date, 1182, "date[]"),
-    (Type::TimeOfDay, 1183, "time without time zone[]"),
-    (Type::TimestampTz, 1185, "timestamp with time zone[]"),
-    (Type::Interval, 1187, "interval[]"),
-    (Type::Numeric(None), 1231, "numeric[]"),
-    (Type::TimeTz, 1270, "time with time zone[]"),
-    (Type::Json, 199, "json[]"),
-    (Type::Regclass, 2210, "regclass[]"),
-    (Type::Regtype, 2211, "regtype[]"),
-    (Type::Record, 2287, "record[]"),
-    (Type::Uuid, 2951, "uuid[]"),
-    (Type::Jsonb, 3807, "jsonb[]"),
-    (Type::Regnamespace, 4090, "regnamespace[]"),
-    (Type::Regrole, 4097, "regrole[]"),
-];
+macro_rules! types {
+    ($($of:expr => $oid:literal, $size:literal, $name:literal, $catalog_name:literal, $array:literal;)*) => {
+        &[$(Facts {
+            of: $of,
+            oid: $oid,
+            size: $size,
+            name: $name,
+            catalog_name: $catalog_name,
+            array: $array,
+            array_name: concat!($name, "[]"),
+        }),*]
+    };
+}
+
+/// The types without limits: the identifier, the size, the name in SQL and that in the catalog, and
+/// the identifier of the arrays.
+static TYPES: &[Facts] = types! {
+    Type::Bool => 16, 1, "boolean", "bool", 1000;
+    Type::Bytea => 17, -1, "bytea", "bytea", 1001;
+    Type::OneByte => 18, 1, "\"char\"", "char", 1002;
+    Type::Name => 19, 64, "name", "name", 1003;
+    Type::Int2 => 21, 2, "smallint", "int2", 1005;
+    Type::Int2Vector => 22, -1, "int2vector", "int2vector", 1006;
+    Type::Int4 => 23, 4, "integer", "int4", 1007;
+    Type::Regproc => 24, 4, "regproc", "regproc", 1008;
+    Type::Text => 25, -1, "text", "text", 1009;
+    Type::OidVector => 30, -1, "oidvector", "oidvector", 1013;
+    Type::Char(u32::MAX) => 1042, -1, "character", "bpchar", 1014;
+    Type::Varchar(None) => 1043, -1, "character varying", "varchar", 1015;
+    Type::Int8 => 20, 8, "bigint", "int8", 1016;
+    Type::Cidr => 650, -1, "cidr", "cidr", 651;
+    Type::Inet => 869, -1, "inet", "inet", 1041;
+    Type::Float4 => 700, 4, "real", "float4", 1021;
+    Type::Float8 => 701, 8, "double precision", "float8", 1022;
+    Type::Oid => 26, 4, "oid", "oid", 1028;
+    Type::Timestamp => 1114, 8, "timestamp without time zone", "timestamp", 1115;
+    Type::Date => 1082, 4, "date", "date", 1182;
+    Type::TimeOfDay => 1083, 8, "time without time zone", "time", 1183;
+    Type::TimestampTz => 1184, 8, "timestamp with time zone", "timestamptz", 1185;
+    Type::Interval => 1186, 16, "interval", "interval", 1187;
+    Type::Numeric(None) => 1700, -1, "numeric", "numeric", 1231;
+    Type::TimeTz => 1266, 12, "time with time zone", "timetz", 1270;
+    Type::Json => 114, -1, "json", "json", 199;
+    Type::Regclass => 2205, 4, "regclass", "regclass", 2210;
+    Type::Regtype => 2206, 4, "regtype", "regtype", 2211;
+    Type::Record => 2249, -1, "record", "record", 2287;
+    Type::Uuid => 2950, 16, "uuid", "uuid", 2951;
+    Type::Jsonb => 3802, -1, "jsonb", "jsonb", 3807;
+    Type::Regnamespace => 4089, 4, "regnamespace", "regnamespace", 4090;
+    Type::Regrole => 4096, 4, "regrole", "regrole", 4097;
+    Type::Void => 2278, 4, "void", "void", 0;
+    Type::Unknown => 705, -2, "unknown", "unknown", 0;
+};
 
 impl Type {
     /// Returns the values of the type in the catalog.
     fn facts(self) -> Facts {
-        let facts = |oid, size, name, catalog_name| Facts { oid, size, name, catalog_name };
         match self {
-            Self::Bool => facts(16, 1, "boolean", "bool"),
-            Self::Bytea => facts(17, -1, "bytea", "bytea"),
-            Self::OneByte => facts(18, 1, "\"char\"", "char"),
-            Self::Name => facts(19, 64, "name", "name"),
-            Self::Int8 => facts(20, 8, "bigint", "int8"),
-            Self::Int2 => facts(21, 2, "smallint", "int2"),
-            Self::Int2Vector => facts(22, -1, "int2vector", "int2vector"),
-            Self::Int4 => facts(23, 4, "integer", "int4"),
-            Self::Regproc => facts(24, 4, "regproc", "regproc"),
-            Self::Text => facts(25, -1, "text", "text"),
-            Self::Oid => facts(26, 4, "oid", "oid"),
-            Self::OidVector => facts(30, -1, "oidvector", "oidvector"),
-            Self::Json => facts(114, -1, "json", "json"),
-            Self::Cidr => facts(650, -1, "cidr", "cidr"),
-            Self::Inet => facts(869, -1, "inet", "inet"),
-            Self::Float4 => facts(700, 4, "real", "float4"),
-            Self::Float8 => facts(701, 8, "double precision", "float8"),
-            Self::Unknown => facts(705, -2, "unknown", "unknown"),
-            Self::Char(_) => facts(1042, -1, "character", "bpchar"),
-            Self::Varchar(_) => facts(1043, -1, "character varying", "varchar"),
-            Self::Date => facts(1082, 4, "date", "date"),
-            Self::TimeOfDay => facts(1083, 8, "time without time zone", "time"),
-            Self::Timestamp => facts(1114, 8, "timestamp without time zone", "timestamp"),
-            Self::TimestampTz => facts(1184, 8, "timestamp with time zone", "timestamptz"),
-            Self::Interval => facts(1186, 16, "interval", "interval"),
-            Self::TimeTz => facts(1266, 12, "time with time zone", "timetz"),
-            Self::Numeric(_) => facts(1700, -1, "numeric", "numeric"),
-            Self::Regclass => facts(2205, 4, "regclass", "regclass"),
-            Self::Regtype => facts(2206, 4, "regtype", "regtype"),
-            Self::Record => facts(2249, -1, "record", "record"),
-            Self::Void => facts(2278, 4, "void", "void"),
-            Self::Uuid => facts(2950, 16, "uuid", "uuid"),
-            Self::Jsonb => facts(3802, -1, "jsonb", "jsonb"),
-            Self::Regnamespace => facts(4089, 4, "regnamespace", "regnamespace"),
-            Self::Regrole => facts(4096, 4, "regrole", "regrole"),
-            Self::Enum(of) => facts(of.oid, 4, of.shown(), &of.name),
-            Self::Domain(of) => facts(of.oid, self.base().size(), of.shown(), &of.name),
-            Self::Rounded(..) => self.unrounded().facts(),
+            Self::Enum(of) | Self::Domain(of) => *of.facts(),
             Self::Array(of) => {
-                let (_, oid, name) = of.as_element().unwrap_or(&(Self::Unknown, 2277, "anyarray"));
-                facts(*oid, -1, name, of.facts().catalog_name)
+                let of = of.facts();
+                Facts { oid: of.array, size: -1, name: of.array_name, ..of }
             }
+            other => *other.known(),
         }
+    }
+
+    /// Returns the entry of a type that PostgreSQL has.
+    fn known(self) -> &'static Facts {
+        static NONE: Facts = Facts { array: 2277, array_name: "anyarray", ..TYPES[TYPES.len() - 1] };
+        let plain = self.without_limits();
+        TYPES.iter().find(|known| known.of == plain).unwrap_or(&NONE)
     }
 
     /// Returns the identifier of the type in PostgreSQL's catalog.
@@ -278,13 +270,13 @@ impl Type {
         if oid == 0 {
             return Some(Self::Unknown);
         }
-        let array = ELEMENTS.iter().find(|(_, array, _)| *array == oid).map(|(of, ..)| Self::Array(of));
-        array.or_else(|| Self::all().chain([Self::Void, Self::Unknown]).find(|of| of.oid() == oid))
+        let known = TYPES.iter().find(|known| known.oid == oid || known.array == oid)?;
+        Some(if known.oid == oid { known.of } else { Self::Array(&known.of) })
     }
 
     /// Returns the types of which values can be in tables, without arrays.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        ELEMENTS.iter().map(|(of, ..)| *of)
+        TYPES.iter().filter(|known| known.array != 0).map(|known| known.of)
     }
 
     /// Returns the type without limits of its values.
@@ -335,18 +327,14 @@ impl Type {
         }
     }
 
-    fn as_element(self) -> Option<&'static (Self, u32, &'static str)> {
-        let plain = match self {
-            Self::Enum(of) => return Some(of.element()),
-            Self::Domain(_) => return None,
-            plain => plain.without_limits(),
-        };
-        ELEMENTS.iter().find(|(of, ..)| *of == plain)
-    }
-
     /// Returns the type of arrays with elements of this type.
     pub(crate) fn array(self) -> Option<Self> {
-        self.as_element().map(|(of, ..)| Self::Array(of))
+        let facts = match self {
+            Self::Enum(of) => of.facts(),
+            Self::Domain(_) => return None,
+            other => other.known(),
+        };
+        (facts.array != 0).then_some(Self::Array(&facts.of))
     }
 
     /// Returns the definition of a type that a statement has made, or of that of the elements.
@@ -424,27 +412,31 @@ impl Type {
         matches!(self, Self::Date | Self::Timestamp | Self::TimestampTz)
     }
 
-    /// Returns the type in which values of two types are compared or joined.
-    pub(crate) fn common(self, other: Self) -> Option<Self> {
-        let rank = |of: Self| match of {
+    /// Returns the place of a type among those of numbers: others become values of it.
+    pub(crate) fn rank(self) -> u8 {
+        match self {
             Self::Int2 => 1,
             Self::Int4 => 2,
             Self::Int8 => 3,
             Self::Numeric(_) => 4,
-            Self::Float4 | Self::Float8 => 5,
+            Self::Float4 => 5,
+            Self::Float8 => 6,
             _ => 0,
-        };
+        }
+    }
+
+    /// Returns the type in which values of two types are compared or joined.
+    pub(crate) fn common(self, other: Self) -> Option<Self> {
         match (self.unrounded(), other.unrounded()) {
             (one, other) if one == other => Some(one),
             (Self::Unknown, known) | (known, Self::Unknown) => Some(known),
             (Self::Numeric(_), Self::Numeric(_)) => Some(Self::Numeric(None)),
             (one, other) if one.is_number() && other.is_number() => {
-                let higher = if rank(one) > rank(other) { one } else { other };
-                Some(match rank(higher) {
-                    4 => Self::Numeric(None),
+                Some(match if one.rank() > other.rank() { one } else { other } {
+                    Self::Numeric(_) => Self::Numeric(None),
                     // An operator of a float and another number is that of the longer floats.
-                    5 => Self::Float8,
-                    _ => higher,
+                    Self::Float4 => Self::Float8,
+                    higher => higher,
                 })
             }
             (Self::Char(_), Self::Char(_)) => Some(Self::Char(u32::MAX)),

@@ -12,7 +12,7 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Type, Value};
+use super::{Facts, Type, Value};
 use crate::{
     catalog::{PUBLIC, RelationName},
     error::{Result, SqlError, code},
@@ -48,7 +48,7 @@ pub(crate) struct NamedType {
     #[serde(skip)]
     shown: (String, String),
     #[serde(skip)]
-    element: OnceLock<(Type, u32, &'static str)>,
+    facts: OnceLock<Facts>,
 }
 
 /// A type with rules for its values.
@@ -97,7 +97,7 @@ impl NamedType {
         domain: Option<Domain>,
     ) -> Self {
         let (schema, name) = (name.schema.clone(), name.name.clone());
-        Self { oid, array, schema, name, labels, domain, shown: Default::default(), element: OnceLock::new() }
+        Self { oid, array, schema, name, labels, domain, shown: Default::default(), facts: OnceLock::new() }
     }
 
     /// Returns another version of the definition.
@@ -158,9 +158,13 @@ impl NamedType {
         &self.shown.0
     }
 
-    /// Returns the type, the number of its arrays and their name.
-    pub(super) fn element(&'static self) -> &'static (Type, u32, &'static str) {
-        self.element.get_or_init(|| (Type::Enum(self), self.array, &self.shown.1))
+    /// Returns the values of the type in the catalog.
+    pub(super) fn facts(&'static self) -> &'static Facts {
+        let size = self.domain.as_ref().map_or(4, |domain| domain.of.size());
+        let (name, array_name) = (self.shown.0.as_str(), self.shown.1.as_str());
+        let Self { oid, array, name: catalog_name, .. } = self;
+        let (of, oid, array) = (self.of(), *oid, *array);
+        self.facts.get_or_init(|| Facts { of, oid, size, name, catalog_name, array, array_name })
     }
 
     /// Checks a value of a domain, with the conditions of its checks.
