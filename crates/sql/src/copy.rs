@@ -128,15 +128,7 @@ impl CopyOptions {
         }
         into.extend((columns.len() as u16).to_be_bytes());
         for (value, CopyColumn { of, .. }) in row {
-            if value.is_null() {
-                into.extend((-1i32).to_be_bytes());
-                continue;
-            }
-            let start = into.len();
-            into.extend([0; 4]);
-            text::put_binary(into, value, *of);
-            let len = (into.len() - start - 4) as u32;
-            into[start..start + 4].copy_from_slice(&len.to_be_bytes());
+            text::put_sized(into, value, |into| text::put_binary(into, value, *of));
         }
     }
 

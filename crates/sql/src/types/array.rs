@@ -359,15 +359,7 @@ pub(super) fn put_binary(into: &mut Vec<u8>, array: &Array, of: Type) {
         into.extend(first.to_be_bytes());
     }
     for value in &array.values {
-        if value.is_null() {
-            into.extend((-1i32).to_be_bytes());
-            continue;
-        }
-        let start = into.len();
-        into.extend([0; 4]);
-        text::put_binary(into, value, element);
-        let length = (into.len() - start - 4) as i32;
-        into[start..start + 4].copy_from_slice(&length.to_be_bytes());
+        text::put_sized(into, value, |into| text::put_binary(into, value, element));
     }
 }
 

@@ -202,6 +202,18 @@ where
     }
 }
 
+/// Appends a value behind its length, which is -1 for NULL, as arrays, COPY and the protocol do.
+pub(crate) fn put_sized(into: &mut Vec<u8>, value: &Value, put: impl FnOnce(&mut Vec<u8>)) {
+    if value.is_null() {
+        return into.extend((-1i32).to_be_bytes());
+    }
+    let start = into.len();
+    into.extend([0; 4]);
+    put(into);
+    let length = (into.len() - start - 4) as u32;
+    into[start..start + 4].copy_from_slice(&length.to_be_bytes());
+}
+
 /// Appends the binary form of a value that is not NULL.
 pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
     let of = of.unrounded();

@@ -305,18 +305,10 @@ impl Outgoing {
         self.message(b'D', |body| {
             body.extend((row.len() as u16).to_be_bytes());
             for (at, (value, column)) in row.iter().zip(columns).enumerate() {
-                if value.is_null() {
-                    body.extend((-1i32).to_be_bytes());
-                    continue;
-                }
-                let start = body.len();
-                body.extend([0; 4]);
-                match format_of(formats, at) {
+                text::put_sized(body, value, |body| match format_of(formats, at) {
                     true => text::put_binary(body, value, column.of),
                     false => body.extend(text::print(value, column.of).into_bytes()),
-                }
-                let len = (body.len() - start - 4) as u32;
-                body[start..start + 4].copy_from_slice(&len.to_be_bytes());
+                });
             }
         });
     }
