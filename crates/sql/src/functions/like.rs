@@ -114,6 +114,11 @@ pub(crate) fn is_like(text: &str, pattern: &str, ignores_case: bool) -> Result<b
             char => Part::One(char),
         });
     }
+    let fits = |part: &Part, char: char| match part {
+        Part::One(one) => *one == char,
+        Part::Any => true,
+        Part::Many => false,
+    };
     let text: Vec<char> = text.chars().collect();
     let (mut at, mut part) = (0, 0);
     // The last `%`, and the place in the text from which it is tried next.
@@ -125,17 +130,12 @@ pub(crate) fn is_like(text: &str, pattern: &str, ignores_case: bool) -> Result<b
                 part += 1;
                 continue;
             }
-            Some(Part::Any) if at < text.len() => {
-                at += 1;
-                part += 1;
-                continue;
-            }
-            Some(Part::One(char)) if text.get(at) == Some(char) => {
-                at += 1;
-                part += 1;
-                continue;
-            }
             None if at == text.len() => return Ok(true),
+            Some(one) if text.get(at).is_some_and(|char| fits(one, *char)) => {
+                at += 1;
+                part += 1;
+                continue;
+            }
             _ => {}
         }
         match retry {

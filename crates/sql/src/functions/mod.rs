@@ -204,54 +204,40 @@ impl Call<'_> {
 
     /// Returns a text; an argument of another type, which the binder excludes, is the empty text.
     pub(crate) fn text(&self, at: usize) -> &str {
-        match self.values.get(at) {
-            Some(Value::Text(text)) => text,
-            _ => "",
-        }
+        let Some(Value::Text(text)) = self.values.get(at) else { return "" };
+        text
     }
 
     pub(crate) fn bytes(&self, at: usize) -> &[u8] {
-        match self.values.get(at) {
-            Some(Value::Bytes(bytes)) => bytes,
-            _ => &[],
-        }
+        let Some(Value::Bytes(bytes)) = self.values.get(at) else { return &[] };
+        bytes
     }
 
     /// Returns an integer, or an identifier.
     pub(crate) fn int(&self, at: usize) -> i64 {
-        match self.values.get(at) {
-            Some(Value::Int(number)) => *number,
-            _ => 0,
-        }
+        let Some(Value::Int(number)) = self.values.get(at) else { return 0 };
+        *number
     }
 
     pub(crate) fn float(&self, at: usize) -> f64 {
-        match self.values.get(at) {
-            Some(Value::Float(number)) => *number,
-            _ => 0.0,
-        }
+        let Some(Value::Float(number)) = self.values.get(at) else { return 0.0 };
+        *number
     }
 
     pub(crate) fn date(&self, at: usize) -> i32 {
-        match self.values.get(at) {
-            Some(Value::Date(day)) => *day,
-            _ => 0,
-        }
+        let Some(Value::Date(day)) = self.values.get(at) else { return 0 };
+        *day
     }
 
     /// Returns a moment, a time of day or a packed time of day with a zone.
     pub(crate) fn time(&self, at: usize) -> i64 {
-        match self.values.get(at) {
-            Some(Value::Time(time)) => *time,
-            _ => 0,
-        }
+        let Some(Value::Time(time)) = self.values.get(at) else { return 0 };
+        *time
     }
 
     pub(crate) fn span(&self, at: usize) -> Interval {
-        match self.values.get(at) {
-            Some(Value::Interval(span)) => *span,
-            _ => Interval::default(),
-        }
+        let Some(Value::Interval(span)) = self.values.get(at) else { return Interval::default() };
+        *span
     }
 
     pub(crate) fn bool(&self, at: usize) -> bool {
@@ -259,26 +245,20 @@ impl Call<'_> {
     }
 
     pub(crate) fn numeric(&self, at: usize) -> Numeric {
-        match self.values.get(at) {
-            Some(Value::Numeric(number)) => *number,
-            _ => Numeric::from_int(0),
-        }
+        let Some(Value::Numeric(number)) = self.values.get(at) else { return Numeric::from_int(0) };
+        *number
     }
 
     /// Returns the value of a jsonb.
     pub(crate) fn json(&self, at: usize) -> Result<Json> {
-        match self.values.get(at) {
-            Some(Value::Json(text)) => parse_json(text),
-            _ => Ok(Json::Null),
-        }
+        let Some(Value::Json(text)) = self.values.get(at) else { return Ok(Json::Null) };
+        parse_json(text)
     }
 
     pub(crate) fn array(&self, at: usize) -> &Array {
         static EMPTY: Array = Array { dimensions: Vec::new(), values: Vec::new() };
-        match self.values.get(at) {
-            Some(Value::Array(array)) => array,
-            _ => &EMPTY,
-        }
+        let Some(Value::Array(array)) = self.values.get(at) else { return &EMPTY };
+        array
     }
 
     /// Returns the arguments of a variadic function from `first` on, with their types.
