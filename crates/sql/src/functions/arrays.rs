@@ -23,18 +23,18 @@ pub(super) static FUNCTIONS: &[Declared] = &[
     function("array_length(anyarray, int4) int4", |call| bound(call, |(count, _)| count as i64)),
     function("array_lower(anyarray, int4) int4", |call| bound(call, |(_, first)| first.into())),
     function("array_ndims(anyarray) int4", array_ndims),
-    function("array_position(anycompatiblearray, anycompatible, [int4]) int4 null", array_position),
-    function("array_positions(anycompatiblearray, anycompatible) _int4 null", array_positions),
+    function("array_position(anycompatiblearray!, anycompatible, [int4]) int4 null", array_position),
+    function("array_positions(anycompatiblearray!, anycompatible) _int4 null", array_positions),
     function("array_prepend ||(anycompatible, anycompatiblearray) anycompatiblearray null", |call| {
         prepend(call.values)
     }),
-    function("array_remove(anycompatiblearray, anycompatible) anycompatiblearray null", array_remove),
+    function("array_remove(anycompatiblearray!, anycompatible) anycompatiblearray null", array_remove),
     function(
-        "array_replace(anycompatiblearray, anycompatible, anycompatible) anycompatiblearray null",
+        "array_replace(anycompatiblearray!, anycompatible, anycompatible) anycompatiblearray null",
         array_replace,
     ),
     function("array_to_string(anyarray, text) text stable", array_to_string),
-    function("array_to_string(anyarray, text, text) text stable null", array_to_string),
+    function("array_to_string(anyarray!, text!, text) text stable null", array_to_string),
     function("array_upper(anyarray, int4) int4", |call| {
         bound(call, |(count, first)| i64::from(first) + count as i64 - 1)
     }),
@@ -144,9 +144,6 @@ fn positions(call: &Call<'_>) -> Result<impl Iterator<Item = i64>> {
 }
 
 fn array_position(call: &Call<'_>) -> Result<Value> {
-    if call.is_null(0) {
-        return Ok(Value::Null);
-    }
     let from = match call.values.get(2) {
         Some(Value::Null) => {
             return Err(SqlError::new("22004", "initial position must not be null"));
@@ -158,16 +155,10 @@ fn array_position(call: &Call<'_>) -> Result<Value> {
 }
 
 fn array_positions(call: &Call<'_>) -> Result<Value> {
-    if call.is_null(0) {
-        return Ok(Value::Null);
-    }
     ok(positions(call)?.map(Value::Int).collect::<Vec<Value>>())
 }
 
 fn array_remove(call: &Call<'_>) -> Result<Value> {
-    if call.is_null(0) {
-        return Ok(Value::Null);
-    }
     let array = call.array(0);
     check_one_dimension(array, "removing elements from")?;
     let kept = array.values.iter().filter(|value| !is_same(value, &call.values[1])).cloned();
@@ -179,9 +170,6 @@ fn array_remove(call: &Call<'_>) -> Result<Value> {
 }
 
 fn array_replace(call: &Call<'_>) -> Result<Value> {
-    if call.is_null(0) {
-        return Ok(Value::Null);
-    }
     let mut array = call.array(0).clone();
     for value in array.values.iter_mut().filter(|value| is_same(value, &call.values[1])) {
         *value = call.values[2].clone();
@@ -190,9 +178,6 @@ fn array_replace(call: &Call<'_>) -> Result<Value> {
 }
 
 fn array_to_string(call: &Call<'_>) -> Result<Value> {
-    if call.is_null(0) || call.is_null(1) {
-        return Ok(Value::Null);
-    }
     let element = call.types[0].element().unwrap_or(Type::Text);
     let null = (!call.is_null(2)).then(|| call.text(2).to_owned());
     let shown = |value: &Value| if value.is_null() { null.clone() } else { Some(printed(value, element)) };

@@ -12,6 +12,7 @@
 //! | `f(a int4, b int4=1) int4` | named arguments, and a literal for one that a call leaves out |
 //! | `f(…) text stable`, `volatile` | the result depends on the statement, or is a new one each time |
 //! | `f(…) text null` | it is called with NULL; others give NULL for NULL |
+//! | `f(text!, text) text null` | it is called with NULL, but for the first argument |
 
 use super::Call;
 use crate::{
@@ -38,6 +39,8 @@ pub(crate) struct Function {
     pub(crate) volatility: Volatility,
     /// NULL as an argument gives NULL.
     pub(crate) is_strict: bool,
+    /// The places of the arguments for which NULL gives NULL, if it is not strict.
+    pub(crate) required: Vec<usize>,
     pub(crate) body: FunctionBody,
 }
 
@@ -111,13 +114,15 @@ impl Function {
                     columns: Vec::new(),
                     volatility,
                     is_strict,
+                    required: Vec::new(),
                     body,
                 };
-                for piece in pieces(arguments) {
+                for (at, piece) in pieces(arguments).enumerate() {
+                    made.required.extend(piece.ends_with('!').then_some(at));
                     made.optional += usize::from(piece.starts_with('['));
                     let (piece, default) = piece.split_once('=').unwrap_or((piece, ""));
                     made.defaults.extend((!default.is_empty()).then_some(default));
-                    let mut parts: Vec<&str> = words(piece.trim_matches(['[', ']'])).collect();
+                    let mut parts: Vec<&str> = words(piece.trim_matches(['[', ']', '!'])).collect();
                     made.arguments.extend(parts.pop().map(|types| DeclaredType::named(types, way)));
                     made.is_variadic |= parts.contains(&"variadic");
                     made.names.extend(parts.into_iter().filter(|part| *part != "variadic"));

@@ -23,10 +23,12 @@ pub(crate) struct BoundFunction {
 impl BoundFunction {
     /// Calls the function.
     pub(crate) fn call(&self, values: &[Value], context: &Context) -> Result<Value> {
-        if self.function.is_strict && values.iter().any(Value::is_null) {
+        let Self { function, types, result, is_spread } = self;
+        let is_null = |at: &usize| values.get(*at).is_none_or(Value::is_null);
+        let is_refused = function.is_strict && values.iter().any(Value::is_null);
+        if is_refused || function.required.iter().any(is_null) {
             return Ok(Value::Null);
         }
-        let Self { function, types, result, is_spread } = self;
         let call = Call { values, types, result: *result, is_spread: *is_spread, context };
         match function.body {
             FunctionBody::Native(act) => act(&call),

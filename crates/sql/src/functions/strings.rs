@@ -18,8 +18,8 @@ pub(super) static FUNCTIONS: &[Declared] = &[
     function("char_length character_length length(text) int4", length),
     function("chr(int4) text", chr),
     function("concat(variadic any) text stable null", concat),
-    function("concat_ws(text, variadic any) text stable null", concat_ws),
-    function("format(text) text; format(text, variadic any) text stable null", format),
+    function("concat_ws(text!, variadic any) text stable null", concat_ws),
+    function("format(text!) text; format(text!, variadic any) text stable null", format),
     function("initcap(text) text", initcap),
     function("left(text, int4) text", left),
     function("lower(text) text", |call| ok(call.text(0).chars().map(lower).collect::<String>())),
@@ -40,7 +40,7 @@ pub(super) static FUNCTIONS: &[Declared] = &[
     function("rtrim(text, [text]) text", |call| trimmed(call, false, true)),
     function("split_part(text, text, int4) text", split_part),
     function("starts_with ^@(text, text) bool", |call| ok(call.text(0).starts_with(call.text(1)))),
-    function("string_to_array(text, text, [text]) _text null", string_to_array),
+    function("string_to_array(text!, text, [text]) _text null", string_to_array),
     function("substr substring(text, int4, [int4]) text", substring),
     function("to_hex(int4) text", |call| ok(format!("{:x}", call.int(0) as i32))),
     function("to_hex(int8) text", |call| ok(format!("{:x}", call.int(0)))),
@@ -101,7 +101,7 @@ fn concat(call: &Call<'_>) -> Result<Value> {
 }
 
 fn concat_ws(call: &Call<'_>) -> Result<Value> {
-    if call.is_null(0) || call.is_spread && call.is_null(1) {
+    if call.is_spread && call.is_null(1) {
         return Ok(Value::Null);
     }
     let shown = call.rest(1).filter(|(value, _)| !value.is_null()).map(|(value, of)| printed(value, of));
@@ -213,9 +213,6 @@ fn split_part(call: &Call<'_>) -> Result<Value> {
 }
 
 fn string_to_array(call: &Call<'_>) -> Result<Value> {
-    if call.is_null(0) {
-        return Ok(Value::Null);
-    }
     let text = call.text(0);
     let most = MOST_ELEMENTS + 1;
     let parts: Vec<String> = match call.text(1) {
@@ -390,9 +387,6 @@ impl Specifier {
 }
 
 fn format(call: &Call<'_>) -> Result<Value> {
-    if call.is_null(0) {
-        return Ok(Value::Null);
-    }
     let arguments: Vec<(&Value, Type)> = call.rest(1).collect();
     let few = || format_error("too few arguments for format()");
     let (mut shown, mut rest, mut next) = (String::new(), call.text(0), 0);

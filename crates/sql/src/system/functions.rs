@@ -16,7 +16,7 @@ use crate::{
 /// The functions that show definitions, for the table of all functions.
 pub(crate) static SYSTEM: &[Declared] = &[
     function("acldefault(char, oid) _text stable", acl_default),
-    function("format_type(oid, int4) text stable null", format_type),
+    function("format_type(oid!, int4) text stable null", format_type),
     function(
         "pg_collation_is_visible pg_function_is_visible pg_opclass_is_visible pg_operator_is_visible pg_opfamily_is_visible(oid) bool stable",
         |_| ok(true),
@@ -67,9 +67,6 @@ fn oid(call: &Call<'_>) -> u32 {
 }
 
 fn format_type(call: &Call<'_>) -> Result<Value> {
-    if call.is_null(0) {
-        return Ok(Value::Null);
-    }
     let modifier = (!call.is_null(1)).then(|| call.int(1) as i32);
     let known = describe::format_type(oid(call), modifier);
     if known != "???" {
