@@ -106,9 +106,16 @@ impl Sequence {
 
     /// Returns the last number that a node has taken, and whether one was.
     pub(crate) async fn state(&self, by: &mut Transaction) -> Result<(i64, bool)> {
+        self.stored(by).await.map(|state| (state.last, state.is_called))
+    }
+
+    async fn stored(&self, by: &mut Transaction) -> Result<State> {
         let state = by.get(by.store().catalog(), &self.key()).await?;
-        let state = state.and_then(|bytes| State::read(&bytes)).ok_or_else(|| undefined(&self.name))?;
-        Ok((state.last, state.is_called))
+        state.and_then(|bytes| State::read(&bytes)).ok_or_else(|| undefined(&self.name))
+    }
+
+    async fn store(&self, by: &mut Transaction, state: State) -> Result<()> {
+        Ok(by.change(by.store().catalog(), &self.key(), &mut |_| RowChange::Set(state.bytes())).await?)
     }
 
     fn key(&self) -> Vec<u8> {
@@ -141,19 +148,18 @@ impl Sequence {
     /// Makes the state of a new sequence, as a part of the transaction that makes it.
     pub(crate) async fn make(&self, by: &mut Transaction) -> Result<()> {
         let state = State { last: self.start, is_called: false, generation: 0 };
-        Ok(by.change(by.store().catalog(), &self.key(), &mut |_| RowChange::Set(state.bytes())).await?)
+        self.store(by, state).await
     }
 
     /// Makes the state of a sequence that takes the place of this one: at a number, or where this
     /// one is.
     pub(crate) async fn replace(&self, new: &Self, restart: Option<i64>, by: &mut Transaction) -> Result<()> {
-        let known = by.get(by.store().catalog(), &self.key()).await?;
-        let known = known.and_then(|bytes| State::read(&bytes)).ok_or_else(|| undefined(&self.name))?;
+        let known = self.stored(by).await?;
         let state = match restart {
             Some(last) => State { last, is_called: false, generation: 0 },
             None => State { generation: 0, ..known },
         };
-        Ok(by.change(by.store().catalog(), &new.key(), &mut |_| RowChange::Set(state.bytes())).await?)
+        new.store(by, state).await
     }
 
     /// Changes the state. Returns what `act` returns beside the new one.
@@ -203,9 +209,7 @@ impl Ranges {
         let range =
             self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(sequence.id).or_default().clone();
         let mut range = range.lock().await;
-        let state =
-            by.store().begin(Isolation::ReadCommitted).get(by.store().catalog(), &sequence.key()).await?;
-        let state = state.and_then(|bytes| State::read(&bytes)).ok_or_else(|| undefined(&sequence.name))?;
+        let state = sequence.stored(&mut by.store().begin(Isolation::ReadCommitted)).await?;
         if range.left == 0 || range.generation != state.generation {
             let mut own = by.store().begin(Isolation::ReadCommitted);
             let taken = sequence.change(&mut own, |state| sequence.take(state, RANGE)).await?;
