@@ -10,6 +10,7 @@ use super::{
 use crate::{
     catalog::{Column, Grant, Identity, Table, View},
     functions::Context,
+    sequences::Sequence,
     types::{Type, Value},
 };
 
@@ -72,26 +73,14 @@ pub(super) fn classes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             'r' | 'm' if !matches!(relation.of, RelationOf::System(_)) => 'd',
             _ => 'n',
         };
+        let persistence = if is_temporary(relation) { 't' } else { 'p' };
+        let has_rules = matches!(kind, 'v' | 'm');
         row![
-            relation.oid,
-            &relation.name,
-            relation.schema,
-            snapshot.owner_of(relation),
-            access,
-            file,
-            space,
-            rows,
-            has_index,
-            is_shared,
-            if is_temporary(relation) { 't' } else { 'p' },
-            kind,
-            columns,
-            relation.checks(),
-            matches!(kind, 'v' | 'm'),
-            relation.has_triggers(),
-            is_populated(relation),
-            identity,
-            acl::of(relation.owner().unwrap_or_default(), relation.acl_letter(), relation.grants()),
+            [relation.oid, &relation.name, relation.schema, snapshot.owner_of(relation)],
+            [access, file, space, rows, has_index, is_shared, persistence, kind],
+            [columns, relation.checks(), has_rules, relation.has_triggers()],
+            [is_populated(relation), identity],
+            [acl::of(relation.owner().unwrap_or_default(), relation.acl_letter(), relation.grants())],
         ]
     };
     snapshot.relations.iter().map(row).collect()
@@ -184,23 +173,11 @@ impl<'a> Attribute<'a> {
         let has_default = self.column.is_some_and(|one| one.default.is_some() || one.generated.is_some());
         let has_default = has_default && self.identity().is_empty();
         let generated = if self.column.is_some_and(|column| column.generated.is_some()) { "s" } else { "" };
+        let collation = self.column.and_then(|column| column.collation);
         row![
-            oid,
-            self.name,
-            of,
-            self.of.size(),
-            number,
-            dimensions,
-            self.of.modifier(),
-            is_by_value,
-            alignment,
-            storage,
-            "",
-            self.not_null,
-            has_default,
-            self.identity(),
-            generated,
-            self.column.and_then(|column| column.collation).unwrap_or_else(|| collation_of(self.of)),
+            [oid, self.name, of, self.of.size(), number, dimensions, self.of.modifier()],
+            [is_by_value, alignment, storage, "", self.not_null, has_default, self.identity(), generated],
+            [collation.unwrap_or_else(|| collation_of(self.of))],
         ]
     }
 
@@ -307,21 +284,10 @@ pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
         let expressions: Vec<&str> = key.parts.iter().filter_map(|part| part.expression()).collect();
         let expressions = (!expressions.is_empty()).then(|| expressions.join(", "));
         row![
-            key.oid,
-            key.table_oid,
-            key.parts.len(),
-            count,
-            key.is_unique(),
-            key.has_equal_nulls(),
-            key.is_primary(),
-            key.deferral().is_none(),
-            !key.index.is_some_and(|index| index.is_building),
-            columns,
-            collations,
-            classes,
-            options,
-            expressions,
-            condition.map(|condition| condition.as_str())
+            [key.oid, key.table_oid, key.parts.len(), count, key.is_unique(), key.has_equal_nulls()],
+            [key.is_primary(), key.deferral().is_none(), !key.index.is_some_and(|index| index.is_building)],
+            [columns, collations, classes, options],
+            [expressions, condition.map(|condition| condition.as_str())],
         ]
     };
     snapshot.keys().map(row).collect()
@@ -331,16 +297,8 @@ pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
 pub(super) fn sequences(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     let row = |relation: &Relation| {
         let RelationOf::Sequence(sequence) = &relation.of else { return None };
-        Some(row![
-            relation.oid,
-            sequence.of.oid(),
-            sequence.start,
-            sequence.increment,
-            sequence.most,
-            sequence.least,
-            sequence.cache,
-            sequence.cycles
-        ])
+        let Sequence { of, start, increment, most, least, cache, cycles, .. } = sequence;
+        Some(row![relation.oid, of.oid(), *start, *increment, *most, *least, *cache, *cycles])
     };
     snapshot.relations.iter().filter_map(row).collect()
 }

@@ -24,16 +24,10 @@ use crate::{
 pub(super) fn roles(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     let row = |(oid, name, role): &(u32, String, crate::roles::Role)| {
         let has_all = *oid == FIRST_ROLE;
+        let most_sessions = role.most_sessions.map_or(-1, |most| most as i32);
         row![
-            *oid,
-            name,
-            role.is_superuser,
-            role.creates_roles,
-            role.creates_databases,
-            role.can_login,
-            has_all,
-            has_all,
-            role.most_sessions.map_or(-1, |most| most as i32)
+            [*oid, name, role.is_superuser, role.creates_roles, role.creates_databases],
+            [role.can_login, has_all, has_all, most_sessions],
         ]
     };
     snapshot.roles.iter().map(row).collect()
@@ -48,26 +42,23 @@ pub(super) fn members(_: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
 /// other roles.
 pub(super) fn activity(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Value>> {
     let row = |session: SessionInfo| {
-        let database = snapshot.databases.iter().find(|(_, name)| *name == session.database);
         let begun = |seconds: f64| Value::Time(time::now() - (seconds * SECOND as f64) as i64);
         let is_shown = context.place.is_superuser || session.user == context.user;
         let show = |value: Value| if is_shown { value } else { Value::Null };
         let (since, is_active) = (begun(session.seconds), session.state == "active");
+        let waits = session.waits_for.as_ref().map(|_| "Lock");
+        let statement_since = if is_active { since.clone() } else { Value::Null };
+        let statement = if is_shown { &session.statement } else { "<insufficient privilege>" };
         row![
-            database.map(|(oid, _)| *oid),
-            &session.database,
-            session.id,
-            snapshot.role(&session.user),
-            &session.user,
-            &session.application,
-            show(session.transaction_seconds.map_or(Value::Null, begun)),
-            show(if is_active { since.clone() } else { Value::Null }),
-            show(since),
-            show(session.waits_for.as_ref().map(|_| "Lock").into()),
-            show(session.waits_for.as_deref().into()),
-            show(session.state.as_str().into()),
-            if is_shown { &session.statement } else { "<insufficient privilege>" },
-            "client backend"
+            [snapshot.database_oid(&session.database), &session.database, session.id],
+            [snapshot.role(&session.user), &session.user, &session.application],
+            [
+                show(session.transaction_seconds.map_or(Value::Null, begun)),
+                show(statement_since),
+                show(since)
+            ],
+            [show(waits.into()), show(session.waits_for.as_deref().into()), show(session.state.into())],
+            [statement, "client backend"],
         ]
     };
     context.sessions.take().into_iter().map(row).collect()
@@ -83,18 +74,12 @@ pub(super) fn statements(snapshot: &Snapshot, context: &Context) -> Vec<Vec<Valu
         let variance = info.squares_ms / (*calls).max(1) as f64 - mean * mean;
         let mut number = DefaultHasher::new();
         statement.hash(&mut number);
+        let number = is_shown.then(|| number.finish() as i64);
+        let statement = if is_shown { statement } else { "<insufficient privilege>" };
         row![
-            snapshot.role(user),
-            snapshot.databases.iter().find(|(_, name)| name == database).map(|(oid, _)| *oid),
-            if is_shown { Value::Int(number.finish() as i64) } else { Value::Null },
-            if is_shown { statement } else { "<insufficient privilege>" },
-            *calls as i64,
-            *total_ms,
-            info.least_ms,
-            info.most_ms,
-            mean,
-            variance.max(0.0).sqrt(),
-            *rows as i64
+            [snapshot.role(user), snapshot.database_oid(database), number, statement],
+            [*calls as i64, *total_ms, info.least_ms, info.most_ms, mean, variance.max(0.0).sqrt()],
+            [*rows as i64],
         ]
     };
     context.sessions.statements.take().into_iter().map(row).collect()

@@ -122,78 +122,36 @@ fn letter(action: Action) -> char {
     }
 }
 
-/// The values that only the row of a foreign key has.
-#[derive(Default)]
-struct ForeignPart {
-    table: u32,
-    letters: Option<[char; 3]>,
-    columns: Option<Value>,
-}
-
-impl ForeignPart {
-    fn of(constraint: &Constraint<'_>) -> Self {
-        let ConstraintOf::Foreign(key, table, _) = constraint.of else { return Self::default() };
-        let kind = if key.is_full { 'f' } else { 's' };
-        Self {
-            table,
-            letters: Some([letter(key.on_update), letter(key.on_delete), kind]),
-            columns: Some(numbers(&key.referenced)),
-        }
-    }
-}
-
 /// Makes the rows of `pg_constraint`.
 pub(super) fn constraints(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
     let row = |of: Constraint<'_>| {
-        let (kind, condition) = match of.of {
-            ConstraintOf::Primary => ('p', None),
-            ConstraintOf::Unique => ('u', None),
-            ConstraintOf::Check(check) => ('c', Some(&check.condition)),
-            ConstraintOf::Foreign(..) => ('f', None),
+        let (mut other, mut rules, mut referenced, mut condition) = (0, [' '; 3], None, None);
+        let kind = match of.of {
+            ConstraintOf::Primary => 'p',
+            ConstraintOf::Unique => 'u',
+            ConstraintOf::Check(check) => {
+                condition = Some(&check.condition);
+                'c'
+            }
+            ConstraintOf::Foreign(key, table, _) => {
+                let matching = if key.is_full { 'f' } else { 's' };
+                (other, rules) = (table, [letter(key.on_update), letter(key.on_delete), matching]);
+                referenced = Some(numbers(&key.referenced));
+                'f'
+            }
         };
-        let foreign = ForeignPart::of(&of);
-        let [on_update, on_delete, matching] = foreign.letters.unwrap_or([' '; 3]);
         row![
-            of.oid,
-            of.name,
-            of.schema,
-            kind,
-            of.deferral.is_some(),
-            of.deferral == Some(true),
-            of.table_oid,
-            0,
-            of.index,
-            foreign.table,
-            on_update,
-            on_delete,
-            matching,
-            kind != 'c',
-            numbers(&of.columns),
-            foreign.columns,
-            condition
+            [of.oid, of.name, of.schema, kind, of.deferral.is_some(), of.deferral == Some(true)],
+            [of.table_oid, 0, of.index, other, rules[0], rules[1], rules[2], kind != 'c'],
+            [numbers(&of.columns), referenced, condition],
         ]
     };
     let of_domain = |(oid, of, name, condition): (u32, &NamedType, &str, &str)| {
         let schema = snapshot.schema_oid(&of.schema).unwrap_or_default();
-        let (none, no_columns) = (' ', None::<Value>);
         row![
-            oid,
-            name,
-            schema,
-            'c',
-            false,
-            false,
-            0,
-            of.oid,
-            0,
-            0,
-            none,
-            none,
-            none,
-            false,
-            no_columns.clone(),
-            no_columns,
-            condition
+            [oid, name, schema, 'c', false, false],
+            [0, of.oid, 0, 0, ' ', ' ', ' ', false],
+            [Value::Null, Value::Null, condition],
         ]
     };
     all(snapshot).into_iter().map(row).chain(snapshot.domain_checks().map(of_domain)).collect()
@@ -248,7 +206,7 @@ pub(super) fn dependencies(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> 
     }
     let checks = snapshot.domain_checks();
     rows.extend(checks.map(|(oid, of, ..)| need((CONSTRAINT, oid, 0), (TYPE, of.oid, 0), 'a')));
-    for of in snapshot.types.iter().filter_map(|of| of.of.named()) {
+    for of in snapshot.named_types() {
         rows.push(need((TYPE, of.oid, 0), (NAMESPACE, snapshot.schema_oid(&of.schema).unwrap_or(0), 0), 'n'));
     }
     rows.extend(of_views(snapshot));

@@ -118,8 +118,7 @@ fn view_definition(call: &Call<'_>) -> Result<Value> {
 fn user_by_id(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let number = oid(call);
-    let name = snapshot.roles.iter().find(|(known, ..)| *known == number).map(|(_, name, _)| name.clone());
-    ok(name.unwrap_or_else(|| format!("unknown (OID={number})")))
+    ok(snapshot.role_name(number).map_or_else(|| format!("unknown (OID={number})"), str::to_owned))
 }
 
 fn table_is_visible(call: &Call<'_>) -> Result<Value> {
@@ -158,8 +157,8 @@ fn serial_sequence(call: &Call<'_>) -> Result<Value> {
 fn acl_default(call: &Call<'_>) -> Result<Value> {
     let snapshot = definitions(call)?;
     let owner = call.int(1);
-    let name = snapshot.roles.iter().find(|(known, ..)| i64::from(*known) == owner);
-    let name = name.map_or_else(|| owner.to_string(), |(_, name, _)| name.clone());
+    let name = u32::try_from(owner).ok().and_then(|owner| snapshot.role_name(owner));
+    let name = name.map_or_else(|| owner.to_string(), str::to_owned);
     let all = acl::default(&name, call.text(0))
         .ok_or_else(|| error!(SYSTEM_ERROR, "unrecognized objtype abbreviation: {}", call.text(0)))?;
     ok(all.into_iter().map(Value::from).collect::<Vec<_>>())

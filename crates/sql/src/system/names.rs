@@ -38,9 +38,7 @@ pub(crate) fn name_of(oid: i64, of: Type, context: &Context) -> Result<String> {
             .filter(|name| name != "???"),
         Type::Regproc => procedures::name_of(number).map(quoted_name),
         Type::Regnamespace => snapshot.schema_name(number).map(quoted_name),
-        Type::Regrole => {
-            snapshot.roles.iter().find(|(oid, ..)| *oid == number).map(|(_, name, _)| quoted_name(name))
-        }
+        Type::Regrole => snapshot.role_name(number).map(quoted_name),
         _ => None,
     };
     Ok(name.unwrap_or_else(|| number.to_string()))

@@ -74,18 +74,10 @@ impl Procedure {
         // Arguments that are named by a letter have no names elsewhere.
         let names = self.function.map(|(function, _)| &function.names);
         let names = names.filter(|names| names.iter().any(|name| name.len() > 1));
+        let names = names.map(|names| list(names.clone(), 1));
         row![
-            self.oid,
-            self.name,
-            variadic,
-            is_strict,
-            volatility,
-            arguments.len(),
-            defaults,
-            result,
-            vector(arguments),
-            names.map(|names| list(names.clone(), 1)),
-            self.name
+            [self.oid, self.name, variadic, is_strict, volatility, arguments.len(), defaults, result],
+            [vector(arguments), names, self.name],
         ]
     }
 }

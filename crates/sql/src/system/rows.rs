@@ -14,8 +14,11 @@ pub(crate) fn vector<T: Into<Value>>(values: Vec<T>) -> Value {
     list(values, 0)
 }
 
-/// Makes a row.
+/// Makes a row of cells, or of groups of cells in brackets.
 macro_rules! row {
+    ($([$($cell:expr),* $(,)?]),+ $(,)?) => {
+        vec![$($($crate::types::Value::from($cell)),*),+]
+    };
     ($($cell:expr),* $(,)?) => {
         vec![$($crate::types::Value::from($cell)),*]
     };

@@ -396,15 +396,14 @@ impl Snapshot {
 
     /// Returns the definition of the type with a number, or of that whose arrays have it.
     pub(crate) fn named_type(&self, oid: u32) -> Option<&'static NamedType> {
-        self.types.iter().filter_map(|of| of.of.named()).find(|of| of.oid == oid || of.array == oid)
+        self.named_types().find(|of| of.oid == oid || of.array == oid)
     }
 
     /// Returns the checks of domains: their numbers, domains, names and conditions.
     pub(crate) fn domain_checks(
         &self,
     ) -> impl Iterator<Item = (u32, &'static NamedType, &'static str, &'static str)> {
-        let domains =
-            self.types.iter().filter_map(|of| Some((of.of.named()?, of.of.named()?.domain.as_ref()?)));
+        let domains = self.named_types().filter_map(|of| Some((of, of.domain.as_ref()?)));
         domains.flat_map(|(of, domain)| {
             domain.checks.iter().map(move |(name, condition)| {
                 let number = Numbers::default().of_name("constraint", of.oid.into(), name);
@@ -416,8 +415,7 @@ impl Snapshot {
     /// Returns the type with a name in one of these schemas, the first one that has it.
     pub(crate) fn find_type(&self, schemas: &[u32], name: &str) -> Option<&'static NamedType> {
         let in_schema = |schema: &u32| {
-            let all = self.types.iter().filter_map(|of| of.of.named());
-            all.into_iter().find(|of| of.name == name && self.schema_oid(&of.schema) == Some(*schema))
+            self.named_types().find(|of| of.name == name && self.schema_oid(&of.schema) == Some(*schema))
         };
         let is_of_system = |schema: &u32| *schema == PG_CATALOG && super::is_type(name);
         schemas.iter().take_while(|schema| !is_of_system(schema)).find_map(in_schema)
@@ -440,6 +438,21 @@ impl Snapshot {
     /// Returns the number of the owner of a relation.
     pub(crate) fn owner_of(&self, relation: &Relation) -> u32 {
         relation.owner().map_or(FIRST_ROLE, |owner| self.role(owner))
+    }
+
+    /// Returns the name of the role with a number.
+    pub(crate) fn role_name(&self, oid: u32) -> Option<&str> {
+        self.roles.iter().find(|(known, ..)| *known == oid).map(|(_, name, _)| name.as_str())
+    }
+
+    /// Returns the number of a database.
+    pub(super) fn database_oid(&self, name: &str) -> Option<u32> {
+        self.databases.iter().find(|(_, known)| known == name).map(|(oid, _)| *oid)
+    }
+
+    /// Returns the definitions of the types that statements have made.
+    pub(super) fn named_types(&self) -> impl Iterator<Item = &'static NamedType> {
+        self.types.iter().filter_map(|entry| entry.of.named())
     }
 
     /// Returns the name of a schema.

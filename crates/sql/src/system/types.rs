@@ -183,35 +183,15 @@ impl CatalogType {
         let default = domain.and_then(|domain| describe::default_in(domain.default.as_ref()?, domain.of));
         let [input, output, receive, send, read_limits, show_limits, subscript, analyze] =
             self.functions.map(number);
+        let array = if self.has_arrays() { self.array } else { 0 };
+        let not_null = domain.is_some_and(|domain| domain.not_null);
+        let (base, limits) = domain.map_or((0, -1), |domain| (domain.of.oid(), domain.of.modifier()));
         row![
-            self.oid,
-            self.name,
-            schema,
-            owner,
-            self.size,
-            self.is_by_value,
-            self.kind,
-            self.category,
-            self.is_preferred,
-            self.delimiter,
-            subscript,
-            self.element,
-            if self.has_arrays() { self.array } else { 0 },
-            input,
-            output,
-            receive,
-            send,
-            read_limits,
-            show_limits,
-            analyze,
-            self.alignment,
-            self.storage,
-            domain.is_some_and(|domain| domain.not_null),
-            domain.map_or(0, |domain| domain.of.oid()),
-            domain.map_or(-1, |domain| domain.of.modifier()),
-            self.collation,
-            default.clone(),
-            default
+            [self.oid, self.name, schema, owner, self.size, self.is_by_value],
+            [self.kind, self.category, self.is_preferred, self.delimiter],
+            [subscript, self.element, array, input, output, receive, send, read_limits, show_limits, analyze],
+            [self.alignment, self.storage, not_null, base, limits, self.collation],
+            [default.clone(), default],
         ]
     }
 
@@ -262,7 +242,7 @@ pub(super) fn types(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
 
 /// Makes the rows of `pg_enum`.
 pub(super) fn labels(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
-    let labels = snapshot.types.iter().filter_map(|of| of.of.named()).flat_map(|of| {
+    let labels = snapshot.named_types().flat_map(|of| {
         of.labels.iter().map(|(position, label)| {
             let oid = Numbers::default().of_name("label", of.oid.into(), &position.to_string());
             row![oid, of.oid, *position as f64 / LABEL_STEP as f64, label]
