@@ -30,25 +30,21 @@ struct Sums {
 impl Sums {
     /// Adds a number of units; the part behind the point goes to smaller units.
     fn add(&mut self, whole: i64, fraction: f64, unit: &str) -> Option<()> {
-        match (micros_of_unit(unit), months_of_unit(unit)) {
-            (Some(size), _) => self.add_time(whole, fraction, size),
-            // The part of years behind the point goes to months.
-            (None, Some(size @ 12..)) => {
-                let part = (fraction * f64::from(size)).round_ties_even() as i64;
-                let months = whole.checked_mul(size.into())?;
-                self.months = self.months.checked_add(months)?.checked_add(part)?;
+        match size_of_unit(unit)? {
+            Size::Micros(size) => self.add_time(whole, fraction, size),
+            Size::Days(size) => {
+                self.days = self.days.checked_add(whole.checked_mul(size)?)?;
+                self.add_days(fraction * size as f64);
             }
-            (None, Some(_)) => {
+            Size::Months(1) => {
                 self.months = self.months.checked_add(whole)?;
                 self.add_days(fraction * 30.0);
             }
-            (None, None) if unit == "week" => {
-                self.days = self.days.checked_add(whole.checked_mul(7)?)?;
-                self.add_days(fraction * 7.0);
-            }
-            (None, None) => {
-                self.days = self.days.checked_add(whole)?;
-                self.add_time(0, fraction, DAY);
+            // The part of years behind the point goes to months.
+            Size::Months(size) => {
+                let part = (fraction * f64::from(size)).round_ties_even() as i64;
+                let months = whole.checked_mul(size.into())?;
+                self.months = self.months.checked_add(months)?.checked_add(part)?;
             }
         }
         Some(())
@@ -144,7 +140,9 @@ fn parse_fields(trimmed: &str, smallest: Option<&'static str>, sums: &mut Sums, 
             }
             Field::Word(_) if unit.is_some() => return Err(invalid(text)),
             Field::Word(word) => {
-                unit = Some(unit_of(word).ok_or_else(|| invalid(text))?);
+                // Spans have no quarters.
+                let found = unit_name(word).filter(|unit| *unit != "quarter");
+                unit = Some(found.ok_or_else(|| invalid(text))?);
                 continue;
             }
             Field::Number(number) => number,
@@ -240,26 +238,11 @@ fn parse_iso(text: &str, sums: &mut Sums) -> Option<()> {
         }
         return Some(());
     }
-    iso_units(date, sums, |unit| {
-        Some(match unit {
-            'y' => "year",
-            'm' => "month",
-            'w' => "week",
-            'd' => "day",
-            _ => return None,
-        })
-    })?;
-    iso_units(time.unwrap_or_default(), sums, |unit| {
-        Some(match unit {
-            'h' => "hour",
-            'm' => "minute",
-            's' => "second",
-            _ => return None,
-        })
-    })
+    iso_units(date, sums, &[('y', "year"), ('m', "month"), ('w', "week"), ('d', "day")])?;
+    iso_units(time.unwrap_or_default(), sums, &[('h', "hour"), ('m', "minute"), ('s', "second")])
 }
 
-fn iso_units(text: &str, sums: &mut Sums, unit: fn(char) -> Option<&'static str>) -> Option<()> {
+fn iso_units(text: &str, sums: &mut Sums, units: &[(char, &str)]) -> Option<()> {
     let mut rest = text;
     while !rest.is_empty() {
         let len = rest.find(|char: char| char.is_ascii_alphabetic())?;
@@ -270,64 +253,58 @@ fn iso_units(text: &str, sums: &mut Sums, unit: fn(char) -> Option<&'static str>
         let fraction: f64 = format!("0.{fraction}0").parse().ok()?;
         let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
         let letter = rest[len..].chars().next()?.to_ascii_lowercase();
-        sums.add(sign * whole, sign as f64 * fraction, unit(letter)?)?;
+        let (_, unit) = units.iter().find(|(known, _)| *known == letter)?;
+        sums.add(sign * whole, sign as f64 * fraction, unit)?;
         rest = &rest[len + 1..];
     }
     Some(())
 }
 
-/// Returns the name of a unit for EXTRACT and `date_trunc`, from any of its names.
-pub(crate) fn unit_name(word: &str) -> Option<&'static str> {
-    Some(match word {
-        "us" | "usec" | "usecs" | "usecond" | "useconds" | "microsecond" | "microseconds" | "microsecon" => {
-            "microseconds"
-        }
-        "ms" | "msec" | "msecs" | "msecond" | "mseconds" | "millisecond" | "milliseconds" | "millisecon" => {
-            "milliseconds"
-        }
-        "s" | "sec" | "secs" | "second" | "seconds" => "second",
-        "m" | "min" | "mins" | "minute" | "minutes" => "minute",
-        "h" | "hr" | "hrs" | "hour" | "hours" => "hour",
-        "d" | "day" | "days" => "day",
-        "w" | "week" | "weeks" => "week",
-        "mon" | "mons" | "month" | "months" => "month",
-        "qtr" | "quarter" => "quarter",
-        "y" | "yr" | "yrs" | "year" | "years" => "year",
-        "dec" | "decs" | "decade" | "decades" => "decade",
-        "c" | "cent" | "century" | "centuries" => "century",
-        "mil" | "mils" | "millennium" | "millennia" => "millennium",
-        _ => return None,
-    })
+/// The size of a unit of spans.
+#[derive(Clone, Copy, PartialEq)]
+enum Size {
+    Micros(i64),
+    Days(i64),
+    Months(i32),
 }
 
-/// Returns a unit of spans, which have no quarters.
-fn unit_of(word: &str) -> Option<&'static str> {
-    unit_name(word).filter(|unit| *unit != "quarter")
+/// The units, with their sizes and all of their names.
+static UNITS: &[(&str, Size, &str)] = &[
+    ("microseconds", Size::Micros(1), "us usec usecs usecond useconds microsecond microseconds microsecon"),
+    (
+        "milliseconds",
+        Size::Micros(1000),
+        "ms msec msecs msecond mseconds millisecond milliseconds millisecon",
+    ),
+    ("second", Size::Micros(SECOND), "s sec secs second seconds"),
+    ("minute", Size::Micros(60 * SECOND), "m min mins minute minutes"),
+    ("hour", Size::Micros(3600 * SECOND), "h hr hrs hour hours"),
+    ("day", Size::Days(1), "d day days"),
+    ("week", Size::Days(7), "w week weeks"),
+    ("month", Size::Months(1), "mon mons month months"),
+    ("quarter", Size::Months(3), "qtr quarter"),
+    ("year", Size::Months(12), "y yr yrs year years"),
+    ("decade", Size::Months(120), "dec decs decade decades"),
+    ("century", Size::Months(1200), "c cent century centuries"),
+    ("millennium", Size::Months(12_000), "mil mils millennium millennia"),
+];
+
+/// Returns the name of a unit for EXTRACT and `date_trunc`, from any of its names.
+pub(crate) fn unit_name(word: &str) -> Option<&'static str> {
+    let is_it = |names: &str| names.split(' ').any(|name| name == word);
+    UNITS.iter().find(|(.., names)| is_it(names)).map(|(name, ..)| *name)
+}
+
+fn size_of_unit(unit: &str) -> Option<Size> {
+    UNITS.iter().find(|(name, ..)| *name == unit).map(|(_, size, _)| *size)
 }
 
 /// Returns the microseconds of a unit that is smaller than a day.
 pub(crate) fn micros_of_unit(unit: &str) -> Option<i64> {
-    Some(match unit {
-        "microseconds" => 1,
-        "milliseconds" => 1000,
-        "second" => SECOND,
-        "minute" => 60 * SECOND,
-        "hour" => 3600 * SECOND,
-        _ => return None,
-    })
-}
-
-/// Returns the months of a unit that is larger than a week.
-fn months_of_unit(unit: &str) -> Option<i32> {
-    Some(match unit {
-        "month" => 1,
-        "quarter" => 3,
-        "year" => 12,
-        "decade" => 120,
-        "century" => 1200,
-        "millennium" => 12_000,
-        _ => return None,
-    })
+    match size_of_unit(unit) {
+        Some(Size::Micros(size)) => Some(size),
+        _ => None,
+    }
 }
 
 impl Interval {
@@ -364,11 +341,12 @@ impl Interval {
 
     /// Leaves out what is smaller than a unit, which a week cannot be.
     pub(crate) fn truncated(self, unit: &str) -> Option<Self> {
-        match (micros_of_unit(unit), months_of_unit(unit)) {
-            (Some(size), _) => Some(Self { microseconds: self.microseconds / size * size, ..self }),
-            (None, Some(size)) => Some(Self { months: self.months / size * size, ..Self::default() }),
-            (None, None) => (unit == "day").then_some(Self { microseconds: 0, ..self }),
-        }
+        Some(match size_of_unit(unit)? {
+            Size::Micros(size) => Self { microseconds: self.microseconds / size * size, ..self },
+            Size::Days(1) => Self { microseconds: 0, ..self },
+            Size::Days(_) => return None,
+            Size::Months(size) => Self { months: self.months / size * size, ..Self::default() },
+        })
     }
 
     pub(crate) fn add(self, other: Self) -> Result<Self> {
