@@ -4,7 +4,10 @@ use std::{iter::Peekable, mem};
 
 use crate::{
     error::{Result, SqlError, code},
-    types::{Type, Value, text},
+    types::{
+        Type, Value,
+        text::{self, Binary},
+    },
     wire::MOST_BYTES,
 };
 
@@ -422,8 +425,7 @@ impl<'a> CopyReader<'a> {
             return Ok(None);
         }
         let mut data = Binary(&self.data[self.at..]);
-        let read = data.row(&self.columns, self.has_begun, self.is_over);
-        let read = match read {
+        let read = match binary_row(&mut data, &self.columns, self.has_begun, self.is_over) {
             Some(read) => read?,
             // More may come. It is looked at again when there is twice as much.
             None if !self.is_complete => {
@@ -443,74 +445,54 @@ impl<'a> CopyReader<'a> {
     }
 }
 
-/// The rest of binary data.
-struct Binary<'a>(&'a [u8]);
-
-impl<'a> Binary<'a> {
-    fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(bytes)
+/// Reads a row, or the end of rows; `None` if it is not there yet.
+fn binary_row(
+    data: &mut Binary<'_>,
+    columns: &[CopyColumn],
+    has_begun: bool,
+    is_over: bool,
+) -> Option<Result<Option<Vec<Value>>>> {
+    if is_over {
+        return None;
     }
-
-    fn short(&mut self) -> Option<i16> {
-        self.bytes(2).map(|bytes| i16::from_be_bytes([bytes[0], bytes[1]]))
+    if !has_begun {
+        if data.bytes(SIGNATURE.len())? != SIGNATURE {
+            return Some(Err(bad("COPY file signature not recognized")));
+        }
+        let flags = data.long()?;
+        if flags & 1 << 16 != 0 {
+            return Some(Err(bad("invalid COPY file header (WITH OIDS)")));
+        }
+        if flags >> 16 != 0 {
+            return Some(Err(bad("unrecognized critical flags in COPY file header")));
+        }
+        let Ok(more) = usize::try_from(data.long()?) else {
+            return Some(Err(bad("invalid COPY file header (missing length)")));
+        };
+        data.bytes(more)?;
     }
-
-    fn long(&mut self) -> Option<i32> {
-        self.bytes(4).map(|bytes| i32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    let count = data.short()?;
+    if count == -1 {
+        return Some(Ok(None));
     }
-
-    /// Reads a row, or the end of rows; `None` if it is not there yet.
-    fn row(
-        &mut self,
-        columns: &[CopyColumn],
-        has_begun: bool,
-        is_over: bool,
-    ) -> Option<Result<Option<Vec<Value>>>> {
-        if is_over {
-            return None;
-        }
-        if !has_begun {
-            if self.bytes(SIGNATURE.len())? != SIGNATURE {
-                return Some(Err(bad("COPY file signature not recognized")));
-            }
-            let flags = self.long()?;
-            if flags & 1 << 16 != 0 {
-                return Some(Err(bad("invalid COPY file header (WITH OIDS)")));
-            }
-            if flags >> 16 != 0 {
-                return Some(Err(bad("unrecognized critical flags in COPY file header")));
-            }
-            let Ok(more) = usize::try_from(self.long()?) else {
-                return Some(Err(bad("invalid COPY file header (missing length)")));
-            };
-            self.bytes(more)?;
-        }
-        let count = self.short()?;
-        if count == -1 {
-            return Some(Ok(None));
-        }
-        if usize::try_from(count) != Ok(columns.len()) {
-            let message = format!("row field count is {count}, expected {}", columns.len());
-            return Some(Err(bad(message)));
-        }
-        let mut row = Vec::with_capacity(columns.len());
-        for CopyColumn { of, .. } in columns {
-            row.push(match self.long()? {
-                -1 => Value::Null,
-                len => {
-                    let Ok(len) = usize::try_from(len) else { return Some(Err(bad("invalid field size"))) };
-                    let value = text::parse_binary(self.bytes(len)?, of.unrounded());
-                    match value.and_then(|value| value.fit(of.base(), false)) {
-                        Ok(value) => value,
-                        Err(error) => return Some(Err(error)),
-                    }
+    if usize::try_from(count) != Ok(columns.len()) {
+        return Some(Err(bad(format!("row field count is {count}, expected {}", columns.len()))));
+    }
+    let mut row = Vec::with_capacity(columns.len());
+    for CopyColumn { of, .. } in columns {
+        row.push(match data.long()? {
+            -1 => Value::Null,
+            len => {
+                let Ok(len) = usize::try_from(len) else { return Some(Err(bad("invalid field size"))) };
+                let value = text::parse_binary(data.bytes(len)?, of.unrounded());
+                match value.and_then(|value| value.fit(of.base(), false)) {
+                    Ok(value) => value,
+                    Err(error) => return Some(Err(error)),
                 }
-            });
-        }
-        Some(Ok(Some(row)))
+            }
+        });
     }
+    Some(Ok(Some(row)))
 }
 
 fn unescaped(field: &[u8]) -> Vec<u8> {

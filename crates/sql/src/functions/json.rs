@@ -222,31 +222,19 @@ fn put_pretty(into: &mut String, value: &Json, level: usize) {
     if into.len() > MOST_BYTES {
         return;
     }
-    let line = |into: &mut String, at: usize, level: usize| {
-        into.push_str(if at > 0 { ",\n" } else { "\n" });
-        into.push_str(&"    ".repeat(level));
-    };
+    let line = |level: usize| format!("\n{}", "    ".repeat(level));
+    let (inner, outer) = (line(level + 1), line(level));
     match value {
-        Json::Array(values) => {
-            into.push('[');
-            for (at, value) in values.iter().enumerate() {
-                line(into, at, level + 1);
-                put_pretty(into, value, level + 1);
-            }
-            line(into, 0, level);
-            into.push(']');
-        }
-        Json::Object(pairs) => {
-            into.push('{');
-            for (at, (key, value)) in pairs.iter().enumerate() {
-                line(into, at, level + 1);
-                put_quoted(into, key);
-                into.push_str(": ");
-                put_pretty(into, value, level + 1);
-            }
-            line(into, 0, level);
-            into.push('}');
-        }
+        Json::Array(values) => put_list(into, ["[", ",", &(outer + "]")], values, |into, value| {
+            into.push_str(&inner);
+            put_pretty(into, value, level + 1);
+        }),
+        Json::Object(pairs) => put_list(into, ["{", ",", &(outer + "}")], pairs, |into, (key, value)| {
+            into.push_str(&inner);
+            put_quoted(into, key);
+            into.push_str(": ");
+            put_pretty(into, value, level + 1);
+        }),
         scalar => into.push_str(&scalar.print()),
     }
 }

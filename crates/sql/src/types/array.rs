@@ -2,7 +2,10 @@
 
 use std::cmp::Ordering;
 
-use super::{Type, Value, text};
+use super::{
+    Type, Value, json,
+    text::{self, Binary},
+};
 use crate::error::{Result, SqlError, code, error, fail};
 
 /// The characters that count as white space between elements.
@@ -152,14 +155,9 @@ impl Array {
             }
             return;
         };
-        into.push('{');
-        for at in 0..*count {
-            if at > 0 {
-                into.push(',');
-            }
+        json::put_list(into, ["{", ",", "}"], 0..*count, |into, _| {
             self.print_level(level + 1, values, element, into);
-        }
-        into.push('}');
+        });
     }
 }
 
@@ -203,10 +201,7 @@ pub(crate) fn parse(text: &str, of: Type) -> Result<Array> {
         }
         None => counts.into_iter().map(|count| (count, 1)).collect(),
     };
-    match values.is_empty() {
-        true => Ok(Array::default()),
-        false => Ok(Array { dimensions, values }),
-    }
+    if values.is_empty() { Ok(Array::default()) } else { Ok(Array { dimensions, values }) }
 }
 
 fn malformed(text: &str) -> SqlError {
@@ -367,12 +362,8 @@ pub(super) fn put_binary(into: &mut Vec<u8>, array: &Array, of: Type) {
 pub(super) fn parse_binary(bytes: &[u8], of: Type) -> Result<Array> {
     let element = of.element().unwrap_or(Type::Text);
     let malformed = || error!(INVALID_BINARY, "incorrect binary data format for type {}", of.name());
-    let mut rest = bytes;
-    let mut number = || {
-        let (four, more) = rest.split_first_chunk::<4>()?;
-        rest = more;
-        Some(i32::from_be_bytes(*four))
-    };
+    let mut rest = Binary(bytes);
+    let mut number = || rest.long();
     let count = number().and_then(|count| usize::try_from(count).ok()).ok_or_else(malformed)?;
     let (flags, given) = (number().ok_or_else(malformed)?, number().ok_or_else(malformed)? as u32);
     if count > MOST_DIMENSIONS {
@@ -399,24 +390,20 @@ pub(super) fn parse_binary(bytes: &[u8], of: Type) -> Result<Array> {
     let mut values = Vec::new();
     if count > 0 {
         for _ in 0..all {
-            let (four, more) = rest.split_first_chunk::<4>().ok_or_else(malformed)?;
-            rest = more;
-            match i32::from_be_bytes(*four) {
-                -1 => values.push(Value::Null),
+            values.push(match rest.long().ok_or_else(malformed)? {
+                -1 => Value::Null,
                 length => {
                     let length = usize::try_from(length).map_err(|_| malformed())?;
-                    let (value, more) = rest.split_at_checked(length).ok_or_else(malformed)?;
-                    rest = more;
-                    values.push(text::parse_binary(value, element)?);
+                    text::parse_binary(rest.bytes(length).ok_or_else(malformed)?, element)?
                 }
-            }
+            });
         }
     }
     let is_vector = matches!(of, Type::Int2Vector | Type::OidVector);
     if is_vector && (!matches!(dimensions[..], [(_, 0)]) || values.iter().any(Value::is_null)) {
         return Err(error!(INVALID_BINARY, "invalid {} data", of.name()));
     }
-    match (rest.is_empty(), values.is_empty()) {
+    match (rest.0.is_empty(), values.is_empty()) {
         (false, _) => Err(malformed()),
         (true, true) if !is_vector => Ok(Array::default()),
         (true, _) => Ok(Array { dimensions, values }),

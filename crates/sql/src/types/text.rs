@@ -214,6 +214,31 @@ pub(crate) fn put_sized(into: &mut Vec<u8>, value: &Value, put: impl FnOnce(&mut
     into[start..start + 4].copy_from_slice(&length.to_be_bytes());
 }
 
+/// The rest of bytes with numbers in the order of networks.
+pub(crate) struct Binary<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Binary<'a> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    pub(crate) fn short(&mut self) -> Option<i16> {
+        self.take().map(i16::from_be_bytes)
+    }
+
+    pub(crate) fn long(&mut self) -> Option<i32> {
+        self.take().map(i32::from_be_bytes)
+    }
+}
+
 /// Appends the binary form of a value that is not NULL.
 pub(crate) fn put_binary(into: &mut Vec<u8>, value: &Value, of: Type) {
     let of = of.unrounded();

@@ -236,10 +236,7 @@ impl Connection {
         if !(4..=most).contains(&len) {
             return Err(SqlError::new(code::PROTOCOL_VIOLATION, "invalid message length"));
         }
-        match self.fill(before + len).await? {
-            true => Ok(Some(len)),
-            false => Ok(None),
-        }
+        Ok(self.fill(before + len).await?.then_some(len))
     }
 
     /// Waits for the first message; `None` if the client has ended the connection.

@@ -6,7 +6,10 @@ pub(crate) mod scram;
 use crate::{
     bind::select::ResultColumn,
     error::{Result, SqlError, code, error},
-    types::{Type, Value, text},
+    types::{
+        Type, Value,
+        text::{self, Binary},
+    },
 };
 
 /// The longest message of a client, in bytes.
@@ -64,14 +67,15 @@ fn violation(what: &str) -> SqlError {
     SqlError::new(code::PROTOCOL_VIOLATION, what)
 }
 
-struct Reader<'a>(&'a [u8]);
+fn too_short() -> SqlError {
+    violation("insufficient data left in message")
+}
+
+struct Reader<'a>(Binary<'a>);
 
 impl<'a> Reader<'a> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (taken, rest) =
-            self.0.split_first_chunk::<N>().ok_or_else(|| violation("insufficient data left in message"))?;
-        self.0 = rest;
-        Ok(*taken)
+        self.0.take().ok_or_else(too_short)
     }
 
     fn short(&mut self) -> Result<u16> {
@@ -83,22 +87,15 @@ impl<'a> Reader<'a> {
     }
 
     fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
-        let (taken, rest) =
-            self.0.split_at_checked(len).ok_or_else(|| violation("insufficient data left in message"))?;
-        self.0 = rest;
-        Ok(taken)
+        self.0.bytes(len).ok_or_else(too_short)
     }
 
     fn text(&mut self) -> Result<String> {
-        let end = self
-            .0
-            .iter()
-            .position(|byte| *byte == 0)
-            .ok_or_else(|| violation("invalid string in message"))?;
-        let text = std::str::from_utf8(&self.0[..end])
-            .map_err(|_| SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\""))?;
-        self.0 = &self.0[end + 1..];
-        Ok(text.to_owned())
+        let end = self.0.0.iter().position(|byte| *byte == 0);
+        let bytes = self.bytes(end.ok_or_else(|| violation("invalid string in message"))?)?;
+        self.take::<1>()?;
+        let text = String::from_utf8(bytes.to_vec());
+        text.map_err(|_| SqlError::new("22021", "invalid byte sequence for encoding \"UTF8\""))
     }
 
     fn formats(&mut self) -> Result<Vec<bool>> {
@@ -113,13 +110,13 @@ impl<'a> Reader<'a> {
     }
 
     fn end(&self) -> Result<()> {
-        if self.0.is_empty() { Ok(()) } else { Err(violation("invalid message format")) }
+        if self.0.0.is_empty() { Ok(()) } else { Err(violation("invalid message format")) }
     }
 }
 
 /// Reads the first message of a connection, without its length.
 pub(crate) fn read_start(bytes: &[u8]) -> Result<Start> {
-    let mut reader = Reader(bytes);
+    let mut reader = Reader(Binary(bytes));
     match reader.long()? {
         code @ (80_877_103 | 80_877_104) => Ok(Start::Encryption { is_tls: code == 80_877_103 }),
         80_877_102 => {
@@ -147,7 +144,7 @@ pub(crate) fn read_start(bytes: &[u8]) -> Result<Start> {
 
 /// Reads a message from its kind and its body.
 pub(crate) fn read(kind: u8, body: &[u8]) -> Result<Received> {
-    let mut reader = Reader(body);
+    let mut reader = Reader(Binary(body));
     let message = match kind {
         b'Q' => Received::Query(reader.text()?),
         b'P' => {
