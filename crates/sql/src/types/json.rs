@@ -6,6 +6,8 @@
 
 use std::cmp::Ordering;
 
+use serde::de::IgnoredAny;
+
 use crate::error::{Result, SqlError, code, error};
 
 /// The deepest nesting.
@@ -180,38 +182,13 @@ impl<'a> Reader<'a> {
 
     fn number(&mut self) -> Result<String> {
         let rest = self.rest();
-        let bytes = rest.as_bytes();
-        let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let sign = usize::from(bytes[0] == b'-');
-        let whole = digits(sign);
-        if whole == 0 || whole > 1 && bytes[sign] == b'0' {
-            return Err(invalid());
-        }
-        let mut end = sign + whole;
-        if bytes.get(end) == Some(&b'.') {
-            let part = digits(end + 1);
-            end += 1 + part;
-            if part == 0 {
-                return Err(invalid());
-            }
-        }
-        let mantissa = end;
-        if matches!(bytes.get(end), Some(b'e' | b'E')) {
-            end += 1 + usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
-            let part = digits(end);
-            end += part;
-            if part == 0 {
-                return Err(invalid());
-            }
-        }
-        if rest[end..].starts_with(|char: char| char.is_alphanumeric() || char == '_') {
-            return Err(invalid());
-        }
-        self.at += end;
-        match self.is_exact {
-            true => written_out(&rest[..mantissa], rest.get(mantissa + 1..end).unwrap_or("")),
-            false => Ok(String::new()),
-        }
+        let is_part = |char: char| char.is_alphanumeric() || matches!(char, '+' | '-' | '.' | '_');
+        let number = &rest[..rest.find(|char| !is_part(char)).unwrap_or(rest.len())];
+        // The library checks the syntax alone, so a number may have any size.
+        serde_json::from_str::<IgnoredAny>(number).map_err(|_| invalid())?;
+        self.at += number.len();
+        let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, ""));
+        if self.is_exact { written_out(mantissa, exponent) } else { Ok(String::new()) }
     }
 }
 
