@@ -486,6 +486,17 @@ impl Catalog {
         Ok(false)
     }
 
+    /// Returns the keys and the contents of all rows whose keys begin with a prefix.
+    async fn all<T: DeserializeOwned>(by: &mut Transaction, prefix: &[u8]) -> Result<Vec<(Vec<u8>, T)>> {
+        let mut all = Vec::new();
+        Self::any(by, prefix, |key, row| {
+            all.push((key.to_vec(), row));
+            false
+        })
+        .await?;
+        Ok(all)
+    }
+
     /// Returns the tables of all databases.
     pub(crate) async fn all_tables(by: &mut Transaction) -> Result<Vec<Table>> {
         Ok(Self::relations_of(by, &[RELATION]).await?.tables)
@@ -503,7 +514,7 @@ impl Catalog {
 
     async fn relations_of(by: &mut Transaction, prefix: &[u8]) -> Result<Relations> {
         let mut found = Relations::default();
-        Self::any(by, prefix, |_, entry: Entry| {
+        for (_, entry) in Self::all(by, prefix).await? {
             match entry {
                 Entry::Table(table) => found.tables.push(*table),
                 Entry::View(view) => found.views.push(view),
@@ -511,21 +522,14 @@ impl Catalog {
                 Entry::Type(of) => found.types.push(of),
                 Entry::IndexOf(_) => {}
             }
-            false
-        })
-        .await?;
+        }
         Ok(found)
     }
 
     /// Returns the schemas of the database, without those that each database has.
     pub(crate) async fn schemas(&self, by: &mut Transaction) -> Result<Vec<Schema>> {
-        let mut found = Vec::new();
-        Self::any(by, &self.place.prefix(SCHEMA), |_, schema: Schema| {
-            found.push(schema);
-            false
-        })
-        .await?;
-        Ok(found)
+        let found = Self::all(by, &self.place.prefix(SCHEMA)).await?;
+        Ok(found.into_iter().map(|(_, schema)| schema).collect())
     }
 
     /// Returns the columns whose defaults name a sequence: their tables and names.
@@ -535,15 +539,10 @@ impl Catalog {
         name: &RelationName,
     ) -> Result<Vec<(RelationName, String)>> {
         let (key, mut users) = (name.key(), Vec::new());
-        Self::any(by, &self.place.prefix(RELATION), |_, entry: Entry| {
-            if let Entry::Table(table) = entry {
-                let uses = |column: &&Column| column.sequences.contains(&key);
-                let columns = table.columns.iter().filter(uses);
-                users.extend(columns.map(|column| (table.relation(), column.name.clone())));
-            }
-            false
-        })
-        .await?;
+        for table in self.tables(by).await? {
+            let columns = table.columns.iter().filter(|column| column.sequences.contains(&key));
+            users.extend(columns.map(|column| (table.relation(), column.name.clone())));
+        }
         Ok(users)
     }
 
@@ -588,13 +587,8 @@ impl Catalog {
         by: &mut Transaction,
         kind: u8,
     ) -> Result<Vec<(String, T)>> {
-        let mut all = Vec::new();
-        Self::any(by, &[kind], |key, row| {
-            all.push((String::from_utf8_lossy(&key[1..]).into_owned(), row));
-            false
-        })
-        .await?;
-        Ok(all)
+        let all = Self::all(by, &[kind]).await?.into_iter();
+        Ok(all.map(|(key, row)| (String::from_utf8_lossy(&key[1..]).into_owned(), row)).collect())
     }
 
     /// Writes or removes a row of the catalog that is no relation.
