@@ -5,7 +5,7 @@ use plexus_base::BlockId;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    error::{Result, SqlError, code, error},
+    error::{Result, error},
     sequences::Sequence,
     types::{Type, Value, encode, named::NamedType},
 };
@@ -433,8 +433,7 @@ impl Table {
 
     pub(crate) fn column(&self, name: &str) -> Result<usize> {
         self.columns.iter().position(|column| column.name == name).ok_or_else(|| {
-            let message = format!("column \"{name}\" of relation \"{}\" does not exist", self.name);
-            SqlError::new(code::UNDEFINED_COLUMN, message)
+            error!(UNDEFINED_COLUMN, "column \"{name}\" of relation \"{}\" does not exist", self.name)
         })
     }
 

@@ -107,8 +107,7 @@ impl Definer<'_, '_> {
         let named = Parameters::default();
         default_of(table, at, &named).map_err(|error| match error.code {
             code::UNDEFINED_COLUMN => {
-                let message = "cannot use column reference in DEFAULT expression";
-                SqlError::new(code::FEATURE_NOT_SUPPORTED, message)
+                error!(FEATURE_NOT_SUPPORTED, "cannot use column reference in DEFAULT expression")
             }
             _ => error,
         })?;

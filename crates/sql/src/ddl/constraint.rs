@@ -264,8 +264,7 @@ impl Definer<'_, '_> {
         }
         let mut referenced = columns_of_key(other, &key.referred_columns)?;
         let deferrable = |what: &str| {
-            let message = format!("cannot use a deferrable {what} for referenced table \"{}\"", other.name);
-            SqlError::new(code::NOT_IN_STATE, message)
+            error!(NOT_IN_STATE, "cannot use a deferrable {what} for referenced table \"{}\"", other.name)
         };
         if key.referred_columns.is_empty() {
             let Some(primary) = &other.primary else {

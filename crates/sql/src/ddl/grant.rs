@@ -105,8 +105,7 @@ impl Change {
         for privilege in privileges {
             if !possible.contains(privilege) {
                 let name = format!("{privilege:?}").to_uppercase();
-                let message = format!("invalid privilege type {name} for {kind}");
-                return Err(SqlError::new("0LP01", message));
+                fail!("0LP01", "invalid privilege type {name} for {kind}");
             }
             for role in &self.roles {
                 let is_it =

@@ -35,7 +35,7 @@ pub(crate) use self::{
 use crate::{
     bind::select::refuse,
     catalog::{Catalog, Column, RelationName, Table, View, undefined},
-    error::{Result, SqlError, code, error},
+    error::{Result, SqlError, error},
     exec::Run,
     parse::relation,
     types::Type,
@@ -51,8 +51,7 @@ pub(crate) struct Definer<'a, 'r> {
 
 /// The error for an object that others need; each line says which one.
 fn needed(object: &str, lines: &[String]) -> SqlError {
-    let message = format!("cannot drop {object} because other objects depend on it");
-    SqlError::new(code::DEPENDENT_OBJECTS, message)
+    error!(DEPENDENT_OBJECTS, "cannot drop {object} because other objects depend on it")
         .with_detail(lines.join("\n"))
         .with_hint("Use DROP ... CASCADE to drop the dependent objects too.")
 }

@@ -104,10 +104,7 @@ pub(crate) async fn create_view(
     let is_populated = create.comment.is_none();
     table.materialized = Some(Materialized { text, path, uses, is_populated });
     define.change(None, Some(&table)).await?;
-    match is_populated {
-        true => Ok(Some(insert_all(define, Rc::new(table), rows).await?)),
-        false => Ok(None),
-    }
+    if is_populated { Ok(Some(insert_all(define, Rc::new(table), rows).await?)) } else { Ok(None) }
 }
 
 /// Runs REFRESH MATERIALIZED VIEW with the rows of its query.
@@ -130,10 +127,7 @@ pub(crate) async fn refresh_view(
     let mut new = emptied.clone();
     new.materialized.iter_mut().for_each(|view| view.is_populated = is_populated);
     define.change(Some(&emptied), Some(&new)).await?;
-    match is_populated {
-        true => insert_all(define, Rc::new(new), rows).await.map(drop),
-        false => Ok(()),
-    }
+    if is_populated { insert_all(define, Rc::new(new), rows).await.map(drop) } else { Ok(()) }
 }
 
 /// Returns the query of a view with the names of its columns for `*`: columns that come later are

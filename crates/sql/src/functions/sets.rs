@@ -108,10 +108,7 @@ fn series(values: &[Value], types: &[Type], _: &Context) -> Result<Vec<Vec<Value
         if if is_rising { order.is_gt() } else { order.is_lt() } {
             return Ok(rows);
         }
-        let value = match is_numeric {
-            true => Value::Numeric(at),
-            false => Value::Int(at.to_int().unwrap_or_default()),
-        };
+        let value = if is_numeric { Value::Numeric(at) } else { Value::Int(at.to_int().unwrap_or_default()) };
         rows.push(vec![value]);
         if rows.len() * (size_of::<Vec<Value>>() + size_of::<Value>()) > MOST_MEMORY {
             return Err(out_of_memory());

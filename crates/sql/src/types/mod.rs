@@ -517,10 +517,7 @@ impl Value {
         if matches!(from, Type::Rounded(..)) || matches!(to, Type::Rounded(..)) {
             return self.cast(from.unrounded(), to.unrounded(), is_explicit)?.fit(to, is_explicit);
         }
-        let cannot = || {
-            let message = format!("cannot cast type {} to {}", from.name(), to.name());
-            SqlError::new(code::CANNOT_COERCE, message)
-        };
+        let cannot = || error!(CANNOT_COERCE, "cannot cast type {} to {}", from.name(), to.name());
         let value = match (self, to) {
             (Self::Null, _) => return Ok(Self::Null),
             (padded @ Self::Padded(_), Type::Char(u32::MAX)) => padded,

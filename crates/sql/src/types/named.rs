@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{Facts, Type, Value};
 use crate::{
     catalog::{PUBLIC, RelationName},
-    error::{Result, SqlError, code},
+    error::{Result, SqlError, code, error},
     expr::{Expr, Inputs},
     functions::{Context, names::quoted_name},
 };
@@ -191,10 +191,9 @@ impl NamedType {
     /// Returns the value with a label.
     pub(super) fn value(&self, label: &str) -> Result<Value> {
         let found = self.labels.iter().find(|(_, known)| known == label);
-        found.map(|(position, _)| Value::Int(*position)).ok_or_else(|| {
-            let message = format!("invalid input value for enum {}: \"{label}\"", self.shown());
-            SqlError::new(code::INVALID_TEXT, message)
-        })
+        found
+            .map(|(position, _)| Value::Int(*position))
+            .ok_or_else(|| error!(INVALID_TEXT, "invalid input value for enum {}: \"{label}\"", self.shown()))
     }
 
     /// Returns the label of a value.

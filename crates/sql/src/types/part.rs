@@ -25,15 +25,6 @@ enum Part {
 pub(crate) fn part(field: &str, value: &Value, of: Type, is_exact: bool) -> Result<Value> {
     let field = field.trim().to_ascii_lowercase();
     let field = canonical(&field);
-    let unknown = |problem: &str| {
-        let message = format!("unit \"{field}\" {problem} for type {}", of.name());
-        let code = if problem == "not supported" {
-            code::FEATURE_NOT_SUPPORTED
-        } else {
-            code::INVALID_PARAMETER_VALUE
-        };
-        SqlError::new(code, message)
-    };
     let found = match (value, of) {
         (Value::Null, _) => return Ok(Value::Null),
         (Value::Date(day), _) if is_exact => of_date(field, *day),
@@ -74,8 +65,11 @@ pub(crate) fn part(field: &str, value: &Value, of: Type, is_exact: bool) -> Resu
         _ => None,
     };
     let Some(found) = found else {
-        let problem = if is_known(field) { "not supported" } else { "not recognized" };
-        return Err(unknown(problem));
+        let (code, problem) = match is_known(field) {
+            true => (code::FEATURE_NOT_SUPPORTED, "not supported"),
+            false => (code::INVALID_PARAMETER_VALUE, "not recognized"),
+        };
+        return Err(SqlError::new(code, format!("unit \"{field}\" {problem} for type {}", of.name())));
     };
     match (found, is_exact) {
         (Part::None, _) => Ok(Value::Null),
