@@ -5,8 +5,11 @@ use sqlparser::ast;
 use super::Definer;
 use crate::{
     bind::select::refuse,
-    catalog::{Entry, Grant, PUBLIC, Privilege, Relation, Schema, Table, View, undefined, undefined_schema},
-    error::{Result, SqlError, code, fail},
+    catalog::{
+        Entry, Grant, PUBLIC, Privilege, Relation, Schema, SessionPlace, Table, View, undefined,
+        undefined_schema,
+    },
+    error::{Result, SqlError, fail},
     parse::{folded, relation, simple},
     sequences::Sequence,
 };
@@ -92,19 +95,32 @@ impl Change {
         Ok(Self { privileges, roles, can_grant, is_grant, is_option: false, cascades: false })
     }
 
-    /// Changes the rights to an object of an owner, of which these are possible. Another role gives
-    /// those that it got; who has the rights of the owner acts as the owner.
+    /// Changes the rights to an object with an owner, a kind and a name, of which these are
+    /// possible. Another role gives those that it got; a session with the rights of the owner acts
+    /// as the owner.
     fn apply(
         &self,
-        (grants, owner): (&mut Vec<Grant>, &str),
-        giver: &str,
+        grants: &mut Vec<Grant>,
+        place: &SessionPlace,
+        (owner, kind, name): (&str, &str, &str),
         possible: &[Privilege],
-        kind: &str,
     ) -> Result<()> {
         let privileges = self.privileges.as_deref().unwrap_or(possible);
+        let may = |privilege: &Privilege| {
+            let is_given = |grant: &Grant| {
+                grant.can_grant && grant.privilege == *privilege && grant.role.as_ref() == Some(&place.role)
+            };
+            grants.iter().any(is_given)
+        };
+        let giver: &str = match place.is(owner) {
+            true => owner,
+            false if privileges.iter().all(may) => &place.role,
+            false => fail!(INSUFFICIENT_PRIVILEGE, "permission denied for {kind} {name}"),
+        };
         for privilege in privileges {
             if !possible.contains(privilege) {
                 let name = format!("{privilege:?}").to_uppercase();
+                let kind = if possible == TABLE { "relation" } else { kind };
                 fail!("0LP01", "invalid privilege type {name} for {kind}");
             }
             for role in &self.roles {
@@ -215,8 +231,7 @@ impl Definer<'_, '_> {
                     let schema = self.catalog.schema(self.run.by, &name).await?;
                     let mut schema = schema.ok_or_else(|| undefined_schema(&name))?;
                     let Schema { owner, grants, .. } = &mut schema;
-                    let giver = self.giver(owner, grants, &change, SCHEMA, "schema", &name)?;
-                    change.apply((grants, owner), &giver, SCHEMA, "schema")?;
+                    change.apply(grants, self.catalog.place(), (&*owner, "schema", &name), SCHEMA)?;
                     self.catalog.change_schema(self.run.by, &name, Some(&schema)).await?;
                 }
                 Ok(())
@@ -226,55 +241,25 @@ impl Definer<'_, '_> {
         }
     }
 
-    /// Returns the role that gives rights or takes them back: the owner, for all who have its
-    /// rights.
-    /// Refuses one that cannot do this.
-    fn giver(
-        &self,
-        owner: &str,
-        grants: &[Grant],
-        change: &Change,
-        possible: &[Privilege],
-        kind: &str,
-        name: &str,
-    ) -> Result<String> {
-        let place = self.catalog.place();
-        if place.is(owner) {
-            return Ok(owner.to_owned());
-        }
-        let may = |privilege: &Privilege| {
-            let is_given = |grant: &Grant| {
-                grant.can_grant && grant.privilege == *privilege && grant.role.as_ref() == Some(&place.role)
-            };
-            grants.iter().any(is_given)
-        };
-        if change.privileges.as_deref().unwrap_or(possible).iter().all(may) {
-            return Ok(place.role.clone());
-        }
-        Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, format!("permission denied for {kind} {name}")))
-    }
-
     async fn relation_rights(&mut self, change: &Change, name: &str, is_sequence: bool) -> Result<()> {
         let found = self.catalog.relation(self.run.by, name).await?;
         let (place, found) = found.ok_or_else(|| undefined(name))?;
+        let session = self.catalog.place();
         let entry = match found {
             Relation::Table(table) if !is_sequence => {
-                let giver = self.giver(&table.owner, &table.grants, change, TABLE, "table", &table.name)?;
                 let mut new = (*table).clone();
-                change.apply((&mut new.grants, &table.owner), &giver, TABLE, "relation")?;
+                change.apply(&mut new.grants, session, (&table.owner, "table", &table.name), TABLE)?;
                 return self.change(Some(&table), Some(&new)).await;
             }
             Relation::View(view) if !is_sequence => {
-                let giver = self.giver(&view.owner, &view.grants, change, TABLE, "view", &view.name)?;
                 let mut new = (*view).clone();
-                change.apply((&mut new.grants, &view.owner), &giver, TABLE, "relation")?;
+                change.apply(&mut new.grants, session, (&view.owner, "view", &view.name), TABLE)?;
                 Entry::View(new)
             }
             Relation::Sequence(sequence) => {
-                let Sequence { owner, grants, name, .. } = &*sequence;
-                let giver = self.giver(owner, grants, change, SEQUENCE, "sequence", name)?;
                 let mut new = (*sequence).clone();
-                change.apply((&mut new.grants, owner), &giver, SEQUENCE, "sequence")?;
+                let object = (&*sequence.owner, "sequence", &*sequence.name);
+                change.apply(&mut new.grants, session, object, SEQUENCE)?;
                 Entry::Sequence(new)
             }
             _ => {
