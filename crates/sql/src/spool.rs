@@ -6,14 +6,10 @@
 
 use std::{
     cmp::Ordering,
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, BufReader, BufWriter, Read, Seek, Write},
-    os::unix::fs::OpenOptionsExt,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
     thread::JoinHandle,
     time::Duration,
 };
@@ -105,16 +101,6 @@ fn failed(error: &io::Error) -> SqlError {
         _ => code::SYSTEM_ERROR,
     };
     SqlError::new(code, format!("a temporary file of this statement: {error}"))
-}
-
-/// Makes a file without a name.
-fn temporary_file(directory: &Path) -> io::Result<File> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let name = format!(".sql-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-    let path = directory.join(name);
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-    std::fs::remove_file(path)?;
-    Ok(file)
 }
 
 /// A file that a thread writes.
@@ -235,7 +221,7 @@ fn sort(rows: &mut [OrderedRow], order: &[Direction]) {
 }
 
 fn write(directory: &Path, mut next: impl FnMut() -> Result<Option<OrderedRow>>) -> Result<File> {
-    let file = temporary_file(directory).map_err(|error| failed(&error))?;
+    let file = tempfile::tempfile_in(directory).map_err(|error| failed(&error))?;
     let mut file = BufWriter::new(file);
     while let Some(OrderedRow { order, row }) = next()? {
         for part in [encode::row(&order), encode::row(&row)] {
