@@ -457,6 +457,15 @@ impl Table {
         Ok(key)
     }
 
+    /// Returns the names of its constraints.
+    pub(crate) fn constraint_names(&self) -> impl Iterator<Item = &str> {
+        let primary = self.primary.iter().map(|key| key.name.as_str());
+        let unique = self.indexes.iter().filter(|index| index.is_constraint).map(|index| index.name.as_str());
+        let checks = self.checks.iter().map(|check| check.name.as_str());
+        let foreign = self.foreign_keys.iter().map(|key| key.name.as_str());
+        primary.chain(unique).chain(checks).chain(foreign)
+    }
+
     /// Returns the names of columns.
     pub(crate) fn names(&self, columns: &[usize]) -> Vec<&str> {
         columns.iter().map(|column| self.columns[*column].name.as_str()).collect()

@@ -87,10 +87,7 @@ impl NewConstraint {
 
 /// Returns true if a constraint of a table has a name.
 pub(super) fn has_constraint(table: &Table, name: &str) -> bool {
-    table.primary.iter().any(|key| key.name == name)
-        || table.checks.iter().any(|check| check.name == name)
-        || table.foreign_keys.iter().any(|key| key.name == name)
-        || table.indexes.iter().any(|index| index.is_constraint && index.name == name)
+    table.constraint_names().any(|known| known == name)
 }
 
 /// Returns the name of a constraint: the given one, or one of parts that is free.

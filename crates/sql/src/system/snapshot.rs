@@ -329,7 +329,7 @@ impl Snapshot {
             let index = self.numbers.of_name("index", table.id, name);
             self.add(index, schema, name, RelationOf::Index(oid, table.clone(), at));
         }
-        for name in constraint_names(table) {
+        for name in table.constraint_names() {
             let number = self.numbers.of_name("constraint", table.id, name);
             self.constraints.insert((oid, name.to_owned()), number);
             self.tables_of_constraints.insert(number, oid);
@@ -549,15 +549,6 @@ impl Snapshot {
         let names = primary.chain(table.indexes.iter().map(|index| &index.name));
         names.filter_map(|name| self.find(*schema, name)?.key()).collect()
     }
-}
-
-/// Returns the names of the constraints of a table.
-fn constraint_names(table: &Table) -> impl Iterator<Item = &str> {
-    let primary = table.primary.iter().map(|key| key.name.as_str());
-    let unique = table.indexes.iter().filter(|index| index.is_constraint).map(|index| index.name.as_str());
-    let checks = table.checks.iter().map(|check| check.name.as_str());
-    let foreign = table.foreign_keys.iter().map(|key| key.name.as_str());
-    primary.chain(unique).chain(checks).chain(foreign)
 }
 
 /// The definitions that a session knows. Functions need them at once, so an evaluation without them
