@@ -3,10 +3,17 @@
 use base64::{Engine, alphabet, engine};
 use sha2::Digest;
 
-use super::{Call, Declared, MOST_BYTES, function, invalid_parameter, ok, strings::part_of, too_long};
+use super::{
+    Call, Declared, MOST_BYTES, function, invalid_parameter, ok,
+    strings::{part_of, replaced_part},
+    too_long,
+};
 use crate::{
     error::{Result, SqlError, error},
-    types::{Type, Value, out_of_range, text},
+    types::{
+        Type, Value,
+        text::{self, hex},
+    },
 };
 
 pub(super) static FUNCTIONS: &[Declared] = &[
@@ -40,10 +47,6 @@ pub(super) static FUNCTIONS: &[Declared] = &[
         _ => Err(too_long()),
     }),
 ];
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn trimmed(call: &Call<'_>, begin: bool, end: bool) -> Result<Value> {
     let (mut bytes, set) = (call.bytes(0), call.bytes(1));
@@ -168,18 +171,9 @@ fn bit(call: &Call<'_>, new: Option<i64>) -> Result<Value> {
 }
 
 fn overlay(call: &Call<'_>) -> Result<Value> {
-    let (bytes, new, from) = (call.bytes(0), call.bytes(1), call.int(2));
-    let count = if call.count() > 3 { call.int(3) } else { new.len() as i64 };
-    if from <= 0 {
-        return Err(SqlError::new("22011", "negative substring length not allowed"));
-    }
-    let end = from + count;
-    if i32::try_from(end).is_err() {
-        return Err(out_of_range(Type::Int4));
-    }
-    let before = &bytes[..bytes.len().min(from as usize - 1)];
-    let after = &bytes[bytes.len().min(usize::try_from(end - 1).unwrap_or(0))..];
-    ok([before, new, after].concat())
+    let (bytes, new) = (call.bytes(0), call.bytes(1));
+    let (from, end) = replaced_part(call, new.len())?;
+    ok([&bytes[..bytes.len().min(from)], new, &bytes[bytes.len().min(end)..]].concat())
 }
 
 fn position(call: &Call<'_>) -> Result<Value> {

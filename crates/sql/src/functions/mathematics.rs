@@ -4,6 +4,7 @@ use super::{Call, Declared, function, ok, precise, trigonometry};
 use crate::{
     error::{Result, SqlError, code, error, fail},
     types::{Type, Value, numeric::Numeric, out_of_range},
+    wire::scram,
 };
 
 pub(super) static FUNCTIONS: &[Declared] = &[
@@ -285,10 +286,7 @@ fn random(_: &Call<'_>) -> Result<Value> {
 
 /// Returns a uuid of version 4.
 fn random_uuid(_: &Call<'_>) -> Result<Value> {
-    use ring::rand::{SecureRandom, SystemRandom};
-    let mut bytes = [0; 16];
-    let failed = |_| SqlError::new(code::SYSTEM_ERROR, "the system gives no random bytes");
-    SystemRandom::new().fill(&mut bytes).map_err(failed)?;
+    let mut bytes = scram::random::<16>()?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     ok(bytes.to_vec())

@@ -149,18 +149,25 @@ fn padded(call: &Call<'_>, is_left: bool) -> Result<Value> {
 }
 
 fn overlay(call: &Call<'_>) -> Result<Value> {
-    let (text, new, from) = (call.text(0), call.text(1), call.int(2));
-    let count = if call.count() > 3 { call.int(3) } else { new.chars().count() as i64 };
+    let (text, new) = (call.text(0), call.text(1));
+    let (from, end) = replaced_part(call, new.chars().count())?;
+    let before: String = text.chars().take(from).collect();
+    let after: String = text.chars().skip(end).collect();
+    ok(before + new + &after)
+}
+
+/// Returns the number of elements before the part that OVERLAY replaces, and of those up to its
+/// end. The part is as long as the new one, unless the call says otherwise.
+pub(super) fn replaced_part(call: &Call<'_>, length: usize) -> Result<(usize, usize)> {
+    let from = call.int(2);
     if from <= 0 {
         return Err(negative_length());
     }
-    let end = from + count;
+    let end = from + if call.count() > 3 { call.int(3) } else { length as i64 };
     if i32::try_from(end).is_err() {
         return Err(out_of_range(Type::Int4));
     }
-    let before: String = text.chars().take(from as usize - 1).collect();
-    let after: String = text.chars().skip(usize::try_from(end - 1).unwrap_or(0)).collect();
-    ok(before + new + &after)
+    Ok((from as usize - 1, usize::try_from(end - 1).unwrap_or(0)))
 }
 
 fn negative_length() -> SqlError {

@@ -40,10 +40,7 @@ fn put(bytes: &mut Vec<u8>, value: &Value) {
             bytes.push(INT);
             put_int(bytes, *number);
         }
-        Value::Float(number) => {
-            bytes.push(FLOAT);
-            bytes.extend(number.to_bits().to_le_bytes());
-        }
+        Value::Float(number) => put_fixed(bytes, FLOAT, number.to_le_bytes()),
         Value::Numeric(number) => {
             bytes.push(NUMERIC);
             bytes.extend(number.scale.to_le_bytes());
@@ -53,14 +50,8 @@ fn put(bytes: &mut Vec<u8>, value: &Value) {
         Value::Json(text) => put_bytes(bytes, JSON, text.as_bytes()),
         Value::Padded(text) => put_bytes(bytes, PADDED, text.as_bytes()),
         Value::Bytes(content) => put_bytes(bytes, BYTES, content),
-        Value::Date(day) => {
-            bytes.push(DATE);
-            bytes.extend(day.to_le_bytes());
-        }
-        Value::Time(moment) => {
-            bytes.push(TIME);
-            bytes.extend(moment.to_le_bytes());
-        }
+        Value::Date(day) => put_fixed(bytes, DATE, day.to_le_bytes()),
+        Value::Time(moment) => put_fixed(bytes, TIME, moment.to_le_bytes()),
         Value::Interval(Interval { months, days, microseconds }) => {
             bytes.push(INTERVAL);
             bytes.extend(months.to_le_bytes());
@@ -86,6 +77,11 @@ fn put_int(into: &mut Vec<u8>, number: i64) {
     let len = (1..8).find(|len| number << (64 - 8 * len) >> (64 - 8 * len) == number).unwrap_or(8);
     into.push(len as u8);
     into.extend(&bytes[..len]);
+}
+
+fn put_fixed<const N: usize>(into: &mut Vec<u8>, kind: u8, content: [u8; N]) {
+    into.push(kind);
+    into.extend(content);
 }
 
 fn put_bytes(into: &mut Vec<u8>, kind: u8, content: &[u8]) {

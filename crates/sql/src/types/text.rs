@@ -132,14 +132,13 @@ fn parse_uuid(text: &str) -> Option<Vec<u8>> {
 }
 
 fn print_uuid(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(36);
-    for (at, byte) in bytes.iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
+    let groups = [0..4, 4..6, 6..8, 8..10, 10..16];
+    groups.map(|group| hex(bytes.get(group).unwrap_or_default())).join("-")
+}
+
+/// Returns bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the text of a value that is not NULL.
@@ -166,11 +165,7 @@ pub(crate) fn print(value: &Value, of: Type) -> String {
         Value::Bytes(bytes) if of.is_network() => {
             Network::of(bytes).map_or_else(String::new, |network| network.print(of))
         }
-        Value::Bytes(bytes) => {
-            let mut text = String::from("\\x");
-            bytes.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
-            text
-        }
+        Value::Bytes(bytes) => format!("\\x{}", hex(bytes)),
         Value::Date(day) => time::print_date(*day),
         Value::Time(of_day) if of == Type::TimeOfDay => time::print_time(*of_day),
         Value::Time(packed) if of == Type::TimeTz => time::print_zoned_time(*packed),
