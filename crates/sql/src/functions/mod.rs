@@ -96,38 +96,6 @@ impl Context {
     }
 }
 
-#[cfg(test)]
-use {
-    crate::{activity::Activity, memory::NodeMemory},
-    std::sync::Arc,
-};
-
-#[cfg(test)]
-impl Context {
-    /// Makes that of a test.
-    pub(crate) fn of_test(role: &str) -> Self {
-        let activity = Arc::new(Activity::new(0, role.into(), role.into(), role.into(), None, None));
-        Self {
-            begun: 0,
-            statement_begun: 0,
-            settings: Settings::new(true).into(),
-            user: role.into(),
-            database: "postgres".into(),
-            process: 1,
-            sequences: Drawn::default(),
-            place: SessionPlace { database: 0, role: role.into(), is_superuser: true },
-            definitions: Definitions::new(role.into()),
-            answers: Answers::default(),
-            memory: StatementMemory::new(NodeMemory::new(usize::MAX)),
-            advisory: Advisory::new(None, activity.clone(), 0),
-            notifications: SessionNotifications::new(None, activity, 0, 1),
-            sessions: OtherSessions::new(None),
-            temporary: Default::default(),
-            constraints: Constraints::default(),
-        }
-    }
-}
-
 /// A call: the values of the arguments, their types, and the session.
 pub(crate) struct Call<'a> {
     pub(crate) values: &'a [Value],

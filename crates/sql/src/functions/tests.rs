@@ -1,8 +1,34 @@
 //! Tests of the table of functions.
 
-use std::{collections::BTreeSet, fmt::Write, fs, path::Path};
+use std::{collections::BTreeSet, fmt::Write, fs, path::Path, sync::Arc};
 
 use super::*;
+use crate::{activity::Activity, memory::NodeMemory};
+
+impl Context {
+    /// Makes that of a test.
+    pub(crate) fn of_test(role: &str) -> Self {
+        let activity = Arc::new(Activity::new(0, role.into(), role.into(), role.into(), None, None));
+        Self {
+            begun: 0,
+            statement_begun: 0,
+            settings: Settings::new(true).into(),
+            user: role.into(),
+            database: "postgres".into(),
+            process: 1,
+            sequences: Drawn::default(),
+            place: SessionPlace { database: 0, role: role.into(), is_superuser: true },
+            definitions: Definitions::new(role.into()),
+            answers: Answers::default(),
+            memory: StatementMemory::new(NodeMemory::new(usize::MAX)),
+            advisory: Advisory::new(None, activity.clone(), 0),
+            notifications: SessionNotifications::new(None, activity, 0, 1),
+            sessions: OtherSessions::new(None),
+            temporary: Default::default(),
+            constraints: Constraints::default(),
+        }
+    }
+}
 
 /// The variable of the environment with which the test writes the list of functions.
 const WRITE: &str = "PLEXUS_WRITE_FUNCTIONS";
