@@ -46,10 +46,8 @@ pub struct SessionInfo {
     /// The number of its transaction, once it has changed something.
     pub transaction: Option<u64>,
     /// The snapshot that it holds, for which versions of rows stay.
-    #[serde(default)]
     pub snapshot: Option<u64>,
     /// How long it has held it, in seconds.
-    #[serde(default)]
     pub snapshot_seconds: Option<f64>,
     /// What the statement waits for: the lock of a table, or the end of a transaction.
     pub waits_for: Option<String>,

@@ -32,7 +32,6 @@ pub(crate) struct Role {
     /// What is kept of its password.
     pub(crate) verifier: Option<String>,
     /// The most sessions that it has on each node.
-    #[serde(default)]
     pub(crate) most_sessions: Option<u32>,
 }
 

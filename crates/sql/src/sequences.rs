@@ -50,7 +50,6 @@ pub(crate) struct Sequence {
     pub(crate) of: Type,
     #[serde(default)]
     pub(crate) grants: Vec<Grant>,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
 }
 

@@ -1,5 +1,5 @@
 //! The descriptions of relations, as the catalog keeps them. A field that a former version did not
-//! write has a default.
+//! write has a default; without an attribute that of an `Option` is `None`.
 
 use plexus_base::BlockId;
 use serde::{Deserialize, Serialize};
@@ -117,11 +117,9 @@ pub(crate) struct Table {
     #[serde(default)]
     pub(crate) referenced_by: Vec<RelationName>,
     /// Its rows are those of a query.
-    #[serde(default)]
     pub(crate) materialized: Option<Materialized>,
     #[serde(default)]
     pub(crate) grants: Vec<Grant>,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
 }
 
@@ -131,7 +129,6 @@ pub(crate) struct Column {
     pub(crate) of: Type,
     pub(crate) not_null: bool,
     /// The number of its collation, if that is not the one of its type.
-    #[serde(default)]
     pub(crate) collation: Option<u32>,
     /// The text of the expression.
     pub(crate) default: Option<String>,
@@ -139,15 +136,11 @@ pub(crate) struct Column {
     #[serde(default)]
     pub(crate) sequences: Vec<String>,
     /// The sequence that is removed with the column, by the end of its key.
-    #[serde(default)]
     pub(crate) own_sequence: Option<String>,
     /// Its values come from its sequence.
-    #[serde(default)]
     pub(crate) identity: Option<Identity>,
     /// The text of the expression that computes its values of those of the other columns.
-    #[serde(default)]
     pub(crate) generated: Option<String>,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
 }
 
@@ -184,9 +177,7 @@ pub(crate) struct Key {
     /// The columns of INCLUDE.
     #[serde(default)]
     pub(crate) include: Vec<usize>,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
-    #[serde(default)]
     pub(crate) constraint_comment: Option<String>,
 }
 
@@ -205,7 +196,6 @@ pub(crate) struct Index {
     pub(crate) is_primary: bool,
     /// Several rows may have the same values until they are checked: at the end of the statement,
     /// or of the transaction if it is true.
-    #[serde(default)]
     pub(crate) deferral: Option<bool>,
     /// NULLS NOT DISTINCT: NULL is a value like others.
     #[serde(default)]
@@ -217,7 +207,6 @@ pub(crate) struct Index {
     #[serde(default)]
     pub(crate) parts: Vec<IndexPart>,
     /// The text of the condition of the rows that it has.
-    #[serde(default)]
     pub(crate) condition: Option<String>,
     /// CREATE INDEX CONCURRENTLY fills it: rows that change have their entries, others not yet. Its
     /// columns are among `parts`, so that nothing is looked up in it.
@@ -226,9 +215,7 @@ pub(crate) struct Index {
     /// The order of each column, as the definition says; its entries rise all the same.
     #[serde(default)]
     pub(crate) order: Vec<IndexOrder>,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
-    #[serde(default)]
     pub(crate) constraint_comment: Option<String>,
 }
 
@@ -245,10 +232,8 @@ pub(crate) struct IndexOrder {
     pub(crate) is_descending: bool,
     pub(crate) nulls_first: bool,
     /// The number of the collation, if the definition has one.
-    #[serde(default)]
     pub(crate) collation: Option<u32>,
     /// The number of the operator class, if it is one of [`PATTERN_CLASSES`].
-    #[serde(default)]
     pub(crate) class: Option<u32>,
 }
 
@@ -265,7 +250,6 @@ pub(crate) struct Check {
     pub(crate) condition: String,
     /// The columns that it names.
     pub(crate) columns: Vec<usize>,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
 }
 
@@ -284,7 +268,6 @@ pub(crate) struct ForeignKey {
     pub(crate) is_deferrable: bool,
     /// It is checked at the end of the transaction, unless that says otherwise.
     pub(crate) is_deferred: bool,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
 }
 
@@ -321,7 +304,6 @@ pub(crate) struct View {
     pub(crate) is_materialized: bool,
     #[serde(default)]
     pub(crate) grants: Vec<Grant>,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
 }
 
@@ -339,7 +321,6 @@ pub(crate) struct Schema {
     pub(crate) owner: String,
     #[serde(default)]
     pub(crate) grants: Vec<Grant>,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
 }
 
@@ -348,7 +329,6 @@ pub(crate) struct Schema {
 pub(crate) struct TypeEntry {
     pub(crate) owner: String,
     pub(crate) of: Type,
-    #[serde(default)]
     pub(crate) comment: Option<String>,
 }
 

@@ -42,7 +42,6 @@ pub(crate) struct NamedType {
     /// The labels of an enumerated type with their positions, in their order.
     pub(crate) labels: Vec<(i64, String)>,
     /// The rules of a domain.
-    #[serde(default)]
     pub(crate) domain: Option<Domain>,
     /// Its name in SQL, and that of its arrays.
     #[serde(skip)]
