@@ -27,7 +27,7 @@ use crate::{
     answers::Answers,
     catalog::{Catalog, SessionPlace},
     dml::foreign::Constraints,
-    error::{Result, SqlError, code, fail},
+    error::{Result, SqlError, code, error, fail},
     functions::{self, Advisory, Context, OtherSessions},
     memory::{NodeMemory, StatementMemory},
     notifications::{Notifications, SessionNotifications},
@@ -420,9 +420,7 @@ async fn authenticated(
         let verifier = verifier.unwrap_or_else(|| Verifier::of_none(&shared.secret, name));
         prove(connection, verifier, name).await?;
     }
-    let Some(role) = role else {
-        fail!(INVALID_AUTHORIZATION, "role \"{name}\" does not exist");
-    };
+    let role = role.ok_or_else(|| error!(INVALID_AUTHORIZATION, "role \"{name}\" does not exist"))?;
     if !role.can_login {
         fail!(INVALID_AUTHORIZATION, "role \"{name}\" is not permitted to log in");
     }

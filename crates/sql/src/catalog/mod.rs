@@ -402,9 +402,7 @@ impl Catalog {
         if matches!(name, "pg_catalog" | "information_schema") {
             fail!(INSUFFICIENT_PRIVILEGE, "permission denied for schema {name}");
         }
-        let Some(schema) = self.schema(by, name).await? else {
-            return Err(undefined_schema(name));
-        };
+        let schema = self.schema(by, name).await?.ok_or_else(|| undefined_schema(name))?;
         self.place.check(&schema.owner, &schema.grants, privilege, "schema", name)
     }
 
