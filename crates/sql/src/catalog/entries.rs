@@ -181,6 +181,20 @@ pub(crate) struct Key {
     pub(crate) constraint_comment: Option<String>,
 }
 
+impl Key {
+    /// Returns it as the index that it would be.
+    pub(crate) fn index(&self) -> Index {
+        Index {
+            is_constraint: true,
+            is_primary: true,
+            include: self.include.clone(),
+            comment: self.comment.clone(),
+            constraint_comment: self.constraint_comment.clone(),
+            ..Index::new(self.name.clone(), self.columns.clone(), true)
+        }
+    }
+}
+
 /// An index: a tree with the columns, and the key of the row.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Index {

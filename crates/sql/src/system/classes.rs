@@ -279,15 +279,14 @@ pub(super) fn indexes(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
             let order = key.order(at);
             i32::from(order.is_descending) | i32::from(order.nulls_first) << 1
         });
-        let (count, options) = (types.len(), vector(options.collect()));
-        let condition = key.index.and_then(|index| index.condition.as_ref());
+        let (count, options, index) = (types.len(), vector(options.collect()), key.index);
         let expressions: Vec<&str> = key.parts.iter().filter_map(|part| part.expression()).collect();
         let expressions = (!expressions.is_empty()).then(|| expressions.join(", "));
         row![
-            [key.oid, key.table_oid, key.parts.len(), count, key.is_unique(), key.has_equal_nulls()],
-            [key.is_primary(), key.deferral().is_none(), !key.index.is_some_and(|index| index.is_building)],
+            [key.oid, key.table_oid, key.parts.len(), count, index.is_unique, index.has_equal_nulls],
+            [index.is_primary, index.deferral.is_none(), !index.is_building],
             [columns, collations, classes, options],
-            [expressions, condition.map(|condition| condition.as_str())],
+            [expressions, index.condition.as_deref()],
         ]
     };
     snapshot.keys().map(row).collect()

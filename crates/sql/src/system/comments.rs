@@ -14,8 +14,7 @@ impl Relation {
             RelationOf::Table(table) => table.comment.as_deref(),
             RelationOf::View(view) => view.comment.as_deref(),
             RelationOf::Sequence(sequence) => sequence.comment.as_deref(),
-            RelationOf::Index(_, table, Some(at)) => table.indexes.get(*at)?.comment.as_deref(),
-            RelationOf::Index(_, table, None) => table.primary.as_ref()?.comment.as_deref(),
+            RelationOf::Index(.., index) => index.comment.as_deref(),
             RelationOf::System(_) => None,
         }
     }

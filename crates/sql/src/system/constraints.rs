@@ -6,7 +6,7 @@ use super::{
     snapshot::{KeyPart, RelationOf},
 };
 use crate::{
-    catalog::{Action, Check, ForeignKey, Table},
+    catalog::{Action, Check, ForeignKey, Index, Table},
     functions::Context,
     types::{Value, named::NamedType},
 };
@@ -78,19 +78,13 @@ fn of_table<'a>(snapshot: &'a Snapshot, oid: u32, table: &'a Table) -> Vec<Const
             comment,
         }
     };
-    for key in snapshot.keys_of(oid).into_iter().filter(|key| key.is_constraint()) {
-        let (of, comment) = match (&table.primary, key.index) {
-            (_, Some(index)) => {
-                let of = if index.is_primary { ConstraintOf::Primary } else { ConstraintOf::Unique };
-                (of, index.constraint_comment.as_deref())
-            }
-            (Some(primary), None) => (ConstraintOf::Primary, primary.constraint_comment.as_deref()),
-            (None, None) => continue,
-        };
+    for key in snapshot.keys_of(oid).into_iter().filter(|key| key.index.is_constraint) {
+        let Index { is_primary, deferral, has_equal_nulls, constraint_comment, .. } = key.index;
+        let of = if *is_primary { ConstraintOf::Primary } else { ConstraintOf::Unique };
         let mut columns: Vec<_> = key.parts.iter().filter_map(|part| part.number().checked_sub(1)).collect();
         let include = columns.split_off(key.count);
-        let made = constraint(key.name, columns, key.oid, of, comment);
-        let (deferral, has_equal_nulls) = (key.deferral(), key.has_equal_nulls());
+        let made = constraint(key.name, columns, key.oid, of, constraint_comment.as_deref());
+        let (deferral, has_equal_nulls) = (*deferral, *has_equal_nulls);
         found.push(Constraint { include, deferral, has_equal_nulls, ..made });
     }
     for check in &table.checks {
@@ -171,7 +165,7 @@ pub(super) fn dependencies(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> 
     for relation in relations.filter(|relation| relation.key().is_none()) {
         rows.push(need((CLASS, relation.oid, 0), (NAMESPACE, relation.schema, 0), 'n'));
     }
-    for key in snapshot.keys().filter(|key| !key.is_constraint()) {
+    for key in snapshot.keys().filter(|key| !key.index.is_constraint) {
         let on_column =
             |part: &KeyPart<'_>| need((CLASS, key.oid, 0), (CLASS, key.table_oid, part.number()), 'a');
         rows.extend(key.parts.iter().map(on_column));

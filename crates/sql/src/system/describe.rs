@@ -113,7 +113,7 @@ fn part(table: &Table, part: KeyPart<'_>) -> String {
 
 /// Returns the statement that makes an index.
 pub(crate) fn index(snapshot: &Snapshot, path: &[u32], key: &Key<'_>) -> String {
-    let unique = if key.is_unique() { "UNIQUE " } else { "" };
+    let unique = if key.index.is_unique { "UNIQUE " } else { "" };
     let schema = snapshot.relation(key.table_oid).map_or(PUBLIC, |table| table.schema);
     let typed = |text: &str| with_types(snapshot, path, key.table, text);
     let parts = key.parts[..key.count].iter().enumerate().map(|(at, one)| {
@@ -136,7 +136,7 @@ pub(crate) fn index(snapshot: &Snapshot, path: &[u32], key: &Key<'_>) -> String 
         let class = class.map(|(name, _)| format!(" {name}"));
         shown + &collation.unwrap_or_default() + &class.unwrap_or_default() + order
     });
-    let condition = key.index.and_then(|index| index.condition.as_ref());
+    let condition = key.index.condition.as_ref();
     let condition = condition.map(|text| format!(" WHERE {}", nested(&typed(text)))).unwrap_or_default();
     format!(
         "CREATE {unique}INDEX {} ON {}.{} USING btree ({}){}{}{condition}",
@@ -145,7 +145,7 @@ pub(crate) fn index(snapshot: &Snapshot, path: &[u32], key: &Key<'_>) -> String 
         quoted_name(&key.table.name),
         parts.collect::<Vec<_>>().join(", "),
         included(key.parts[key.count..].iter().map(|one| part(key.table, *one)).collect()),
-        if key.has_equal_nulls() { " NULLS NOT DISTINCT" } else { "" }
+        if key.index.has_equal_nulls { " NULLS NOT DISTINCT" } else { "" }
     )
 }
 
@@ -322,13 +322,12 @@ fn expression(expr: &ast::Expr, of: Type, type_name: &str, shows_public: bool) -
             Literal::Null => format!("NULL::{type_name}"),
             _ => return None,
         },
-        Expr::Cast { expr: inner, .. } if matches!(&**inner, Expr::Value(_)) => {
-            let Expr::Value(ast::ValueWithSpan { value: Literal::SingleQuotedString(text), .. }) = &**inner
-            else {
-                return None;
-            };
-            format!("{}::{type_name}", quoted_literal(text))
-        }
+        Expr::Cast { expr: inner, .. } => match &**inner {
+            Expr::Value(ast::ValueWithSpan { value: Literal::SingleQuotedString(text), .. }) => {
+                format!("{}::{type_name}", quoted_literal(text))
+            }
+            _ => return None,
+        },
         Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr } => {
             let Expr::Value(value) = &**expr else { return None };
             let Literal::Number(number, _) = &value.value else { return None };

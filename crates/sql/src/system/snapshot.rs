@@ -80,9 +80,8 @@ pub(crate) struct Relation {
 #[derive(Debug)]
 pub(crate) enum RelationOf {
     Table(Rc<Table>),
-    /// An index of a table with this number; without a place in its list it is that of the primary
-    /// key.
-    Index(u32, Rc<Table>, Option<usize>),
+    /// An index of a table with this number, or its primary key.
+    Index(u32, Rc<Table>, Box<Index>),
     View(View),
     Sequence(Sequence),
     System(&'static SystemTable),
@@ -91,20 +90,14 @@ pub(crate) enum RelationOf {
 impl Relation {
     /// Returns the key columns of an index.
     pub(crate) fn key(&self) -> Option<Key<'_>> {
-        let RelationOf::Index(table_oid, table, at) = &self.of else { return None };
-        let index = at.and_then(|at| table.indexes.get(at));
-        let primary = table.primary.as_ref().map(|key| (&key.columns[..], &key.include[..]));
-        let (columns, include) = match index {
-            Some(index) => (&index.columns[..], &index.include[..]),
-            None => primary.unwrap_or_default(),
-        };
+        let RelationOf::Index(table_oid, table, index) = &self.of else { return None };
         let plain = |columns: &[usize]| columns.iter().copied().map(KeyPart::Column).collect::<Vec<_>>();
-        let mut parts = match index {
-            Some(index) if !index.parts.is_empty() => index.parts.iter().map(KeyPart::of).collect(),
-            _ => plain(columns),
+        let mut parts = match &index.parts[..] {
+            [] => plain(&index.columns),
+            parts => parts.iter().map(KeyPart::of).collect(),
         };
         let count = parts.len();
-        parts.extend(plain(include));
+        parts.extend(plain(&index.include));
         Some(Key { oid: self.oid, name: &self.name, table_oid: *table_oid, table, parts, count, index })
     }
 
@@ -184,36 +177,13 @@ pub(crate) struct Key<'a> {
     pub(crate) parts: Vec<KeyPart<'a>>,
     /// The number of the parts of the key.
     pub(crate) count: usize,
-    /// `None` is the primary key.
-    pub(crate) index: Option<&'a Index>,
+    pub(crate) index: &'a Index,
 }
 
 impl Key<'_> {
-    pub(crate) fn is_primary(&self) -> bool {
-        self.index.is_none_or(|index| index.is_primary)
-    }
-
-    pub(crate) fn has_equal_nulls(&self) -> bool {
-        self.index.is_some_and(|index| index.has_equal_nulls)
-    }
-
-    /// Returns its deferral as [`Index::deferral`].
-    pub(crate) fn deferral(&self) -> Option<bool> {
-        self.index.and_then(|index| index.deferral)
-    }
-
     /// Returns the order of a part.
     pub(crate) fn order(&self, at: usize) -> IndexOrder {
-        self.index.and_then(|index| index.order.get(at)).copied().unwrap_or_default()
-    }
-
-    pub(crate) fn is_unique(&self) -> bool {
-        self.index.is_none_or(|index| index.is_unique)
-    }
-
-    /// Returns whether a constraint has made it.
-    pub(crate) fn is_constraint(&self) -> bool {
-        self.index.is_none_or(|index| index.is_constraint)
+        self.index.order.get(at).copied().unwrap_or_default()
     }
 }
 
@@ -323,11 +293,10 @@ impl Snapshot {
 
     /// Adds the indexes, constraints and defaults of a table.
     fn add_parts(&mut self, oid: u32, schema: u32, table: &Rc<Table>) {
-        let primary = table.primary.iter().map(|key| (&key.name, None));
-        let indexes = table.indexes.iter().enumerate().map(|(at, index)| (&index.name, Some(at)));
-        for (name, at) in primary.chain(indexes) {
-            let index = self.numbers.of_name("index", table.id, name);
-            self.add(index, schema, name, RelationOf::Index(oid, table.clone(), at));
+        let primary = table.primary.iter().map(catalog::Key::index);
+        for index in primary.chain(table.indexes.iter().cloned()).map(Box::new) {
+            let number = self.numbers.of_name("index", table.id, &index.name);
+            self.add(number, schema, &index.name.clone(), RelationOf::Index(oid, table.clone(), index));
         }
         for name in table.constraint_names() {
             let number = self.numbers.of_name("constraint", table.id, name);
@@ -488,8 +457,8 @@ impl Snapshot {
     /// Returns the number of the unique index of a table with these columns, 0 if there is none.
     pub(crate) fn unique_key(&self, table: u32, columns: &[usize]) -> u32 {
         let fits = |key: &Key<'_>| {
-            key.is_unique()
-                && key.deferral().is_none()
+            key.index.is_unique
+                && key.index.deferral.is_none()
                 && key.count == columns.len()
                 && columns.iter().all(|at| key.parts[..key.count].iter().any(|part| part.number() == at + 1))
         };
