@@ -68,6 +68,16 @@ pub(crate) enum DeclaredType {
     AnyEnum,
 }
 
+/// The types that stand for others, with their names and identifiers in PostgreSQL.
+static PSEUDO_TYPES: &[(DeclaredType, &str, u32)] = &[
+    (DeclaredType::Any, "\"any\"", 2276),
+    (DeclaredType::AnyElement, "anyelement", 2283),
+    (DeclaredType::AnyArray, "anyarray", 2277),
+    (DeclaredType::AnyCompatible, "anycompatible", 5077),
+    (DeclaredType::AnyCompatibleArray, "anycompatiblearray", 5078),
+    (DeclaredType::AnyEnum, "anyenum", 3500),
+];
+
 /// A promise about the results of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Volatility {
@@ -157,40 +167,25 @@ impl Function {
 impl DeclaredType {
     /// Returns the type of a number in a declaration with several types.
     fn named(types: &str, way: usize) -> Self {
-        match types.split('/').nth(way).unwrap_or(types) {
-            "any" => Self::Any,
-            "anyelement" => Self::AnyElement,
-            "anyarray" => Self::AnyArray,
-            "anycompatible" => Self::AnyCompatible,
-            "anycompatiblearray" => Self::AnyCompatibleArray,
-            "anyenum" => Self::AnyEnum,
-            name => Self::Is(type_named(name)),
-        }
+        let name = types.split('/').nth(way).unwrap_or(types);
+        let pseudo = PSEUDO_TYPES.iter().find(|(_, known, _)| known.trim_matches('"') == name);
+        pseudo.map_or_else(|| Self::Is(type_named(name)), |(of, ..)| *of)
     }
 
     /// Returns its name in PostgreSQL.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Is(of) => of.name(),
-            Self::Any => "\"any\"",
-            Self::AnyElement => "anyelement",
-            Self::AnyArray => "anyarray",
-            Self::AnyCompatible => "anycompatible",
-            Self::AnyCompatibleArray => "anycompatiblearray",
-            Self::AnyEnum => "anyenum",
-        }
+        self.facts().0
     }
 
     /// Returns its identifier in PostgreSQL's catalog.
     pub(crate) fn oid(self) -> u32 {
+        self.facts().1
+    }
+
+    fn facts(self) -> (&'static str, u32) {
         match self {
-            Self::Is(of) => of.oid(),
-            Self::Any => 2276,
-            Self::AnyElement => 2283,
-            Self::AnyArray => 2277,
-            Self::AnyCompatible => 5077,
-            Self::AnyCompatibleArray => 5078,
-            Self::AnyEnum => 3500,
+            Self::Is(of) => (of.name(), of.oid()),
+            pseudo => PSEUDO_TYPES.iter().find(|(of, ..)| *of == pseudo).map_or(("", 0), |of| (of.1, of.2)),
         }
     }
 }

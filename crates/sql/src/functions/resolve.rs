@@ -247,45 +247,30 @@ pub(crate) fn undefined(name: impl Display, types: &[Type]) -> SqlError {
 
 /// Returns the best candidate; else whether there are several (`func_select_candidate`).
 fn select<'a>(mut left: Vec<&'a Candidate>, types: &[Type]) -> std::result::Result<&'a Candidate, bool> {
-    let only = |left: &Vec<&'a Candidate>| match left[..] {
-        [] => Some(Err(false)),
-        [one] => Some(Ok(one)),
-        _ => None,
-    };
-    if let Some(decided) = only(&left) {
-        return decided;
+    match left[..] {
+        [] => return Err(false),
+        [one] => return Ok(one),
+        _ => {}
     }
     let types: Vec<Type> = types.iter().map(|of| of.without_limits()).collect();
     let is_same = |candidate: &Candidate, at: usize| candidate.declared_type(at) == Some(types[at]);
     let known = || (0..types.len()).filter(|at| types[*at] != Type::Unknown);
     keep_best(&mut left, |candidate| known().filter(|at| is_same(candidate, *at)).count());
-    if let Some(decided) = only(&left) {
-        return decided;
-    }
     let is_preferred = |candidate: &Candidate, at: usize| {
         let (group, is_preferred) = candidate.declared_type(at).map_or(PSEUDO, category);
         is_same(candidate, at) || is_preferred && group == category(types[at]).0
     };
     keep_best(&mut left, |candidate| known().filter(|at| is_preferred(candidate, *at)).count());
-    if let Some(decided) = only(&left) {
-        return decided;
-    }
-    if known().count() == types.len() {
-        return Err(true);
-    }
-    decide_unknown(&mut left, &types);
-    if let Some(decided) = only(&left) {
-        return decided;
+    if left.len() > 1 && known().count() < types.len() {
+        decide_unknown(&mut left, &types);
     }
     // Last: literals have the type of the other arguments, if these all have one.
-    let mut of_known = known().map(|at| types[at]);
-    let first = of_known.next().ok_or(true)?;
-    if of_known.any(|of| of != first) {
-        return Err(true);
+    let first = known().next().map(|at| types[at]);
+    if let Some(first) = first.filter(|first| left.len() > 1 && known().all(|at| types[at] == *first)) {
+        let all = vec![first; types.len()];
+        left.retain(|candidate| candidate.takes(&all));
     }
-    let all = vec![first; types.len()];
-    left.retain(|candidate| candidate.takes(&all));
-    only(&left).unwrap_or(Err(true)).map_err(|_| true)
+    if let [one] = left[..] { Ok(one) } else { Err(true) }
 }
 
 /// Keeps the candidates with the highest score.
