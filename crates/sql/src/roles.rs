@@ -107,10 +107,8 @@ fn verifier(password: &ast::Password) -> Result<Option<String>> {
 fn most_sessions(limit: &ast::Expr) -> Result<Option<u32>> {
     match limit.to_string().parse::<i32>() {
         Ok(-1) => Ok(None),
-        Ok(limit) => match u32::try_from(limit) {
-            Ok(limit) => Ok(Some(limit)),
-            Err(_) => Err(error!(INVALID_PARAMETER_VALUE, "invalid connection limit: {limit}")),
-        },
+        Ok(limit @ 0..) => Ok(Some(limit as u32)),
+        Ok(limit) => Err(error!(INVALID_PARAMETER_VALUE, "invalid connection limit: {limit}")),
         Err(_) => Err(error!(SYNTAX_ERROR, "syntax error at or near \"{limit}\"")),
     }
 }

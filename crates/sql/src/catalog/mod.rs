@@ -127,9 +127,7 @@ impl SessionPlace {
         }
         Err(SqlError::new(code::INSUFFICIENT_PRIVILEGE, format!("permission denied for {what} {name}")))
     }
-}
 
-impl SessionPlace {
     /// Refuses calls with a sequence for which the role has no right.
     pub(crate) fn check_sequence(&self, sequence: &Sequence) -> Result<()> {
         let Sequence { owner, grants, name, .. } = sequence;

@@ -1,4 +1,4 @@
-//! Rows for what all databases share, and for schemas: `pg_authid`, `pg_auth_members`,
+//! Rows for what all databases share, and for schemas: `pg_authid`,
 //! `pg_database`, `pg_namespace`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -31,11 +31,6 @@ pub(super) fn roles(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
         ]
     };
     snapshot.roles.iter().map(row).collect()
-}
-
-/// Makes the rows of `pg_auth_members`: no role is a member of another one.
-pub(super) fn members(_: &Snapshot, _: &Context) -> Vec<Vec<Value>> {
-    Vec::new()
 }
 
 /// Makes the rows of `pg_stat_activity`: the sessions of all nodes, without a part of those of

@@ -92,7 +92,6 @@ pub(crate) struct SystemView {
 static ROWS: &[(&str, Rows)] = &[
     ("pg_attrdef", classes::defaults),
     ("pg_attribute", classes::attributes),
-    ("pg_auth_members", cluster::members),
     ("pg_authid", cluster::roles),
     ("pg_class", classes::classes),
     ("pg_constraint", constraints::constraints),

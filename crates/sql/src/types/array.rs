@@ -32,12 +32,6 @@ impl From<Vec<Value>> for Array {
 impl Array {
     /// Returns the array of arrays, which must have equal dimensions.
     pub(crate) fn nested(parts: Vec<Value>) -> Result<Self> {
-        let mismatch = || {
-            error!(
-                ARRAY_SUBSCRIPT,
-                "multidimensional arrays must have array expressions with matching dimensions"
-            )
-        };
         let count = parts.len();
         let mut inner: Option<Vec<(usize, i32)>> = None;
         let mut values = Vec::new();
@@ -47,7 +41,8 @@ impl Array {
                 _ => Self::default(),
             };
             if inner.get_or_insert_with(|| part.dimensions.clone()) != &part.dimensions {
-                return Err(mismatch());
+                let message = "multidimensional arrays must have array expressions with matching dimensions";
+                return Err(SqlError::new(code::ARRAY_SUBSCRIPT, message));
             }
             values.extend(part.values);
         }

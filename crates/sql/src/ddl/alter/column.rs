@@ -15,7 +15,7 @@ use crate::{
         default_of,
         target::{Target, bind_text, referenced_tree},
     },
-    error::{Result, SqlError, code, fail},
+    error::{Result, SqlError, code, error, fail},
     expr::Expr,
     parse::{self, folded},
     types::{Type, Value},
@@ -312,26 +312,20 @@ impl Definer<'_, '_> {
         let none = Parameters { own_types: Some(types).into(), ..Parameters::default() };
         let columns = scope_of(table, &table.name);
         let scope = Scope::new(&columns, &none);
-        let cannot = |what: String, hint: Option<String>| {
-            let message = format!("{what} cannot be cast automatically to type {}", to.name());
-            let error = SqlError::new(code::DATATYPE_MISMATCH, message);
-            match hint {
-                Some(hint) => error.with_hint(hint),
-                None => error,
-            }
+        let cannot = |what: String| {
+            error!(DATATYPE_MISMATCH, "{what} cannot be cast automatically to type {}", to.name())
         };
         let value = match using {
             Some(expr) => assign(scope.bind(expr)?, to, name, &none).map_err(|error| match error.code {
                 code::DATATYPE_MISMATCH => {
                     let what = format!("result of USING clause for column \"{name}\"");
-                    let hint = "You might need to add an explicit cast.";
-                    cannot(what, Some(hint.into()))
+                    cannot(what).with_hint("You might need to add an explicit cast.")
                 }
                 _ => error,
             })?,
             None => assign((Expr::Column(at), column.of), to, name, &none).map_err(|_| {
                 let hint = format!("You might need to specify \"USING {name}::{}\".", to.name());
-                cannot(format!("column \"{name}\""), Some(hint))
+                cannot(format!("column \"{name}\"")).with_hint(hint)
             })?,
         };
         let mut new = table.clone();
@@ -345,7 +339,7 @@ impl Definer<'_, '_> {
         // A literal has the type that the column had.
         let is_other = column.default.is_some() && column.of.named() != to.named() && !to.is_text();
         if is_other || bound.is_err() {
-            return Err(cannot(format!("default for column \"{name}\""), None));
+            return Err(cannot(format!("default for column \"{name}\"")));
         }
         for key in &table.foreign_keys {
             let other = self.table(&key.table).await?;
