@@ -102,8 +102,8 @@ impl<'a> Reader<'a> {
         }
         self.skip_space();
         let value = match self.rest().bytes().next().ok_or_else(invalid)? {
-            b'{' => self.object()?,
-            b'[' => self.array()?,
+            b'{' => object(self.list("}", Self::pair)?),
+            b'[' => Json::Array(self.list("]", Self::value)?),
             b'"' => Json::Text(self.string()?),
             b'-' | b'0'..=b'9' => Json::Number(self.number()?),
             _ if self.word("true") => Json::Bool(true),
@@ -123,21 +123,17 @@ impl<'a> Reader<'a> {
         found
     }
 
-    fn object(&mut self) -> Result<Json> {
-        let mut pairs = Vec::new();
-        self.take("{");
-        if self.take("}") {
-            return Ok(Json::Object(pairs));
+    /// Reads what is between commas in brackets, from the first bracket on.
+    fn list<T>(&mut self, end: &str, one: impl Fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        let mut all = Vec::new();
+        self.at += 1;
+        if self.take(end) {
+            return Ok(all);
         }
         loop {
-            self.skip_space();
-            let key = self.string()?;
-            if !self.take(":") {
-                return Err(invalid());
-            }
-            pairs.push((key, self.value()?));
-            if self.take("}") {
-                return Ok(object(pairs));
+            all.push(one(self)?);
+            if self.take(end) {
+                return Ok(all);
             }
             if !self.take(",") {
                 return Err(invalid());
@@ -145,21 +141,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn array(&mut self) -> Result<Json> {
-        let mut values = Vec::new();
-        self.take("[");
-        if self.take("]") {
-            return Ok(Json::Array(values));
-        }
-        loop {
-            values.push(self.value()?);
-            if self.take("]") {
-                return Ok(Json::Array(values));
-            }
-            if !self.take(",") {
-                return Err(invalid());
-            }
-        }
+    fn pair(&mut self) -> Result<(String, Json)> {
+        self.skip_space();
+        let key = self.string()?;
+        if self.take(":") { Ok((key, self.value()?)) } else { Err(invalid()) }
     }
 
     fn string(&mut self) -> Result<String> {
