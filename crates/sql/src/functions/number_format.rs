@@ -105,20 +105,17 @@ impl Template {
                 self.is_filled = true;
                 Node::Mark
             }
-            (Some("MI"), _) => {
-                self.check_sign("MI")?;
-                self.has_minus = true;
-                Node::Minus
-            }
-            (Some("PL"), _) => {
-                self.check_sign("PL")?;
-                self.has_plus = true;
-                Node::Plus
-            }
-            (Some("SG"), _) => {
-                self.check_sign("SG")?;
-                (self.has_minus, self.has_plus) = (true, true);
-                Node::Sign
+            (Some(word @ ("MI" | "PL" | "SG")), _) => {
+                if self.lead != Lead::None {
+                    return Err(wrong(format!("cannot use \"S\" and \"{word}\" together")));
+                }
+                self.has_minus |= word != "PL";
+                self.has_plus |= word != "MI";
+                match word {
+                    "MI" => Node::Minus,
+                    "PL" => Node::Plus,
+                    _ => Node::Sign,
+                }
             }
             (Some("PR"), _) => {
                 if self.lead != Lead::None || self.has_plus || self.has_minus {
@@ -197,13 +194,6 @@ impl Template {
         };
         self.nodes.push(node);
         Ok(&rest[length..])
-    }
-
-    fn check_sign(&self, word: &str) -> Result<()> {
-        match self.lead {
-            Lead::None => Ok(()),
-            _ => Err(wrong(format!("cannot use \"S\" and \"{word}\" together"))),
-        }
     }
 }
 
@@ -406,12 +396,10 @@ impl Writer<'_> {
             Node::Nine | Node::Zero | Node::Point => self.put_digit(node),
             Node::Comma if self.is_inside => self.shown.push(','),
             Node::Comma if is_filled => {}
-            Node::Comma => self.shown.push(' '),
-            Node::Currency => self.shown.push(' '),
             Node::Minus if self.is_negative => self.shown.push('-'),
             Node::Plus if !self.is_negative => self.shown.push('+'),
             Node::Minus | Node::Plus if is_filled => {}
-            Node::Minus | Node::Plus => self.shown.push(' '),
+            Node::Minus | Node::Plus | Node::Comma | Node::Currency => self.shown.push(' '),
             Node::Sign => self.shown.push(if self.is_negative { '-' } else { '+' }),
             Node::Ordinal { is_upper } => {
                 if !self.is_negative && !self.template.has_point && self.number.first() != Some(&'#') {
