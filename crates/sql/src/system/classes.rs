@@ -4,11 +4,11 @@
 use super::{
     Snapshot, acl, describe, relations,
     rows::{row, vector},
-    snapshot::{Key, KeyPart, Relation, RelationOf},
+    snapshot::{Key, Relation, RelationOf},
     types::{self, CatalogType},
 };
 use crate::{
-    catalog::{Column, Grant, Identity, Table, View},
+    catalog::{Column, Grant, Identity, IndexPart, Table, View},
     functions::Context,
     sequences::Sequence,
     types::{Type, Value},
@@ -139,9 +139,9 @@ impl<'a> Attribute<'a> {
             RelationOf::Table(table) => table.columns.iter().map(Self::of_column).collect(),
             RelationOf::Index(_, table, _) => {
                 let parts = relation.key().map_or_else(Vec::new, |key| key.parts);
-                let part = |part: KeyPart<'a>| match part {
-                    KeyPart::Column(at) => plain((&table.columns[at].name, table.columns[at].of, false)),
-                    KeyPart::Expression(_, of) => plain(("expr", of, false)),
+                let part = |part: IndexPart| match part {
+                    IndexPart::Column(at) => plain((&table.columns[at].name, table.columns[at].of, false)),
+                    IndexPart::Expression(_, of) => plain(("expr", of, false)),
                 };
                 parts.into_iter().map(part).collect()
             }

@@ -3,10 +3,10 @@
 use super::{
     Snapshot, classes,
     rows::{list, row},
-    snapshot::{KeyPart, RelationOf},
+    snapshot::RelationOf,
 };
 use crate::{
-    catalog::{Action, Check, ForeignKey, Index, Table},
+    catalog::{Action, Check, ForeignKey, Index, IndexPart, Table},
     functions::Context,
     types::{Value, named::NamedType},
 };
@@ -167,7 +167,7 @@ pub(super) fn dependencies(snapshot: &Snapshot, _: &Context) -> Vec<Vec<Value>> 
     }
     for key in snapshot.keys().filter(|key| !key.index.is_constraint) {
         let on_column =
-            |part: &KeyPart<'_>| need((CLASS, key.oid, 0), (CLASS, key.table_oid, part.number()), 'a');
+            |part: &IndexPart| need((CLASS, key.oid, 0), (CLASS, key.table_oid, part.number()), 'a');
         rows.extend(key.parts.iter().map(on_column));
     }
     for of in all(snapshot) {

@@ -12,12 +12,12 @@ use super::{
     Snapshot,
     constraints::{Constraint, ConstraintOf},
     rows::row,
-    snapshot::{Key, KeyPart, PUBLIC, Relation},
+    snapshot::{Key, PUBLIC, Relation},
     types,
 };
 use crate::{
     bind::operators::COLLATIONS,
-    catalog::{Action, IndexOrder, PATTERN_CLASSES, RelationName, Table},
+    catalog::{Action, IndexOrder, IndexPart, PATTERN_CLASSES, RelationName, Table},
     functions::names::{quoted_literal, quoted_name},
     parse,
     types::{Type, Value, named::NamedType},
@@ -104,10 +104,10 @@ pub(crate) fn relation_name(snapshot: &Snapshot, path: &[u32], relation: &Relati
 }
 
 /// Returns a part of an index.
-fn part(table: &Table, part: KeyPart<'_>) -> String {
+fn part(table: &Table, part: &IndexPart) -> String {
     match part {
-        KeyPart::Column(at) => quoted_name(&table.columns[at].name),
-        KeyPart::Expression(text, _) => text.to_owned(),
+        IndexPart::Column(at) => quoted_name(&table.columns[*at].name),
+        IndexPart::Expression(text, _) => text.clone(),
     }
 }
 
@@ -119,8 +119,8 @@ pub(crate) fn index(snapshot: &Snapshot, path: &[u32], key: &Key<'_>) -> String 
     let parts = key.parts[..key.count].iter().enumerate().map(|(at, one)| {
         let shown = match one {
             // A call of a function needs no parentheses.
-            KeyPart::Expression(text, _) if !is_call(text) => format!("({})", typed(text)),
-            one => part(key.table, *one),
+            IndexPart::Expression(text, _) if !is_call(text) => format!("({})", typed(text)),
+            one => part(key.table, one),
         };
         let IndexOrder { is_descending, nulls_first, collation, class } = key.order(at);
         let order = match (is_descending, nulls_first) {
@@ -144,7 +144,7 @@ pub(crate) fn index(snapshot: &Snapshot, path: &[u32], key: &Key<'_>) -> String 
         quoted_name(snapshot.schema_name(schema).unwrap_or_default()),
         quoted_name(&key.table.name),
         parts.collect::<Vec<_>>().join(", "),
-        included(key.parts[key.count..].iter().map(|one| part(key.table, *one)).collect()),
+        included(key.parts[key.count..].iter().map(|one| part(key.table, one)).collect()),
         if key.index.has_equal_nulls { " NULLS NOT DISTINCT" } else { "" }
     )
 }
@@ -169,7 +169,7 @@ pub(super) fn nested(text: &str) -> String {
 /// Returns a part of an index, counted from 1.
 pub(crate) fn index_column(key: &Key<'_>, number: i64) -> Option<String> {
     let at = usize::try_from(number).ok()?.checked_sub(1)?;
-    key.parts.get(at).map(|one| part(key.table, *one))
+    key.parts.get(at).map(|one| part(key.table, one))
 }
 
 /// Returns the definition of a constraint behind its name.

@@ -91,11 +91,8 @@ impl Relation {
     /// Returns the key columns of an index.
     pub(crate) fn key(&self) -> Option<Key<'_>> {
         let RelationOf::Index(table_oid, table, index) = &self.of else { return None };
-        let plain = |columns: &[usize]| columns.iter().copied().map(KeyPart::Column).collect::<Vec<_>>();
-        let mut parts = match &index.parts[..] {
-            [] => plain(&index.columns),
-            parts => parts.iter().map(KeyPart::of).collect(),
-        };
+        let plain = |columns: &[usize]| columns.iter().copied().map(IndexPart::Column).collect::<Vec<_>>();
+        let mut parts = if index.parts.is_empty() { plain(&index.columns) } else { index.parts.clone() };
         let count = parts.len();
         parts.extend(plain(&index.include));
         Some(Key { oid: self.oid, name: &self.name, table_oid: *table_oid, table, parts, count, index })
@@ -116,24 +113,9 @@ impl Relation {
     }
 }
 
-/// A part of the key of an index.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum KeyPart<'a> {
-    Column(usize),
-    /// The text of an expression, and its type.
-    Expression(&'a str, Type),
-}
-
-impl<'a> KeyPart<'a> {
-    fn of(part: &'a IndexPart) -> Self {
-        match part {
-            IndexPart::Column(at) => Self::Column(*at),
-            IndexPart::Expression(text, of) => Self::Expression(text, *of),
-        }
-    }
-
+impl IndexPart {
     /// Returns the number of the column, 0 for an expression.
-    pub(crate) fn number(self) -> usize {
+    pub(crate) fn number(&self) -> usize {
         match self {
             Self::Column(at) => at + 1,
             Self::Expression(..) => 0,
@@ -141,7 +123,7 @@ impl<'a> KeyPart<'a> {
     }
 
     /// Returns the text of an expression.
-    pub(crate) fn expression(self) -> Option<&'a str> {
+    pub(crate) fn expression(&self) -> Option<&str> {
         match self {
             Self::Column(_) => None,
             Self::Expression(text, _) => Some(text),
@@ -149,19 +131,19 @@ impl<'a> KeyPart<'a> {
     }
 
     /// Returns the number of the collation of its values.
-    pub(crate) fn collation_in(self, table: &Table) -> u32 {
+    pub(crate) fn collation_in(&self, table: &Table) -> u32 {
         let own = match self {
-            Self::Column(at) => table.columns[at].collation,
+            Self::Column(at) => table.columns[*at].collation,
             Self::Expression(..) => None,
         };
         own.unwrap_or_else(|| super::classes::collation_of(self.type_in(table)))
     }
 
     /// Returns the type of its values.
-    pub(crate) fn type_in(self, table: &Table) -> Type {
+    pub(crate) fn type_in(&self, table: &Table) -> Type {
         match self {
-            Self::Column(at) => table.columns[at].of,
-            Self::Expression(_, of) => of,
+            Self::Column(at) => table.columns[*at].of,
+            Self::Expression(_, of) => *of,
         }
     }
 }
@@ -174,7 +156,7 @@ pub(crate) struct Key<'a> {
     pub(crate) table_oid: u32,
     pub(crate) table: &'a Table,
     /// The parts of the key, and behind them the columns of INCLUDE.
-    pub(crate) parts: Vec<KeyPart<'a>>,
+    pub(crate) parts: Vec<IndexPart>,
     /// The number of the parts of the key.
     pub(crate) count: usize,
     pub(crate) index: &'a Index,
