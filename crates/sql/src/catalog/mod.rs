@@ -220,10 +220,13 @@ impl Catalog {
         Ok(by.get(by.store().catalog(), VERSION_KEY).await?.unwrap_or_default())
     }
 
-    /// Fails if the catalog has changed since the snapshot of a transaction that has one for all
-    /// statements.
-    pub(crate) async fn check_newest(&self, by: &mut Transaction) -> Result<()> {
-        Ok(by.change(by.store().catalog(), VERSION_KEY, &mut |_| RowChange::Keep).await?)
+    /// Fails if the definition of a table has changed since the snapshot of a transaction that has
+    /// one for all statements.
+    pub(crate) async fn check_newest(&self, by: &mut Transaction, table: u64) -> Result<()> {
+        let is_it = |relation: &Relation| matches!(relation, Relation::Table(known) if known.id == table);
+        let name = self.known.values().flatten().find(|(_, relation)| is_it(relation));
+        let key = name.map_or(VERSION_KEY.to_vec(), |(name, _)| self.place.key_of(name));
+        Ok(by.change(by.store().catalog(), &key, &mut |_| RowChange::Keep).await?)
     }
 
     async fn row<T: DeserializeOwned>(by: &mut Transaction, key: &[u8], name: &str) -> Result<Option<T>> {

@@ -165,7 +165,7 @@ impl Session<'_> {
             if *mode > TableMode::Read && self.modes.isolation == Isolation::RepeatableRead {
                 // Its snapshot may be of before the last change of the definition.
                 let Some(transaction) = &mut self.transaction else { return Err(no_transaction()) };
-                self.catalog.check_newest(transaction).await?;
+                self.catalog.check_newest(transaction, *table).await?;
             }
         }
         Ok(is_new)

@@ -629,3 +629,23 @@ fn an_index_is_made_while_both_nodes_write() {
     }
     cluster.run("store").args(["check"]).said().ok();
 }
+
+#[test]
+fn a_snapshot_is_too_old_only_for_a_table_whose_definition_has_changed() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    ask(1, "create table t (id int primary key, n int); insert into t values (1, 1)");
+    ask(1, "create table u (id int primary key, n int); insert into u values (1, 1)");
+    let mut session = Session::start(&psql, &cluster, 1);
+    session.run("begin isolation level repeatable read; select count(*) from t;");
+    ask(2, "alter table u add column o int");
+    ask(2, "create table v (id int)");
+    session.run("select * from t for update; update t set n = 2;");
+    session.run("commit;");
+    assert_eq!(ask(2, "select n from t"), "2");
+    let mut session = Raw::start(&cluster.dir().join("run/.s.PGSQL.5433"));
+    session.run("begin isolation level repeatable read; select count(*) from t;");
+    ask(2, "alter table u drop column o");
+    assert_eq!(session.run("update u set n = 3").1, "40001");
+}
