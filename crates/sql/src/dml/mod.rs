@@ -180,22 +180,31 @@ fn assigned(assignment: &ast::Assignment) -> Result<Vec<(&ast::ObjectName, Cow<'
         ast::AssignmentTarget::ColumnName(name) => return Ok(vec![(name, Cow::Borrowed(&assignment.value))]),
         ast::AssignmentTarget::Tuple(names) => names,
     };
+    let other_number = || error!(SYNTAX_ERROR, "number of columns does not match number of values");
+    let is_wildcard = |item: &ast::SelectItem| {
+        !matches!(item, ast::SelectItem::UnnamedExpr(_) | ast::SelectItem::ExprWithAlias { .. })
+    };
     let column = |at: usize| format!("c{at}");
     let values = match (&assignment.value, row_of(&assignment.value)) {
         (_, Some(values)) => values,
         (ast::Expr::Subquery(query), None) => {
+            if let ast::SetExpr::Select(select) = &*query.body
+                && !select.projection.iter().any(is_wildcard)
+                && select.projection.len() != names.len()
+            {
+                return Err(other_number());
+            }
             let all = (0..names.len()).map(column).collect::<Vec<_>>().join(", ");
             let value = |at| expression(&format!("(select r.{} from ({query}) as r ({all}))", column(at)));
             (0..names.len()).map(value).collect::<Result<_>>()?
         }
-        (value, None) if names.len() == 1 => vec![value.clone()],
         _ => fail!(
             FEATURE_NOT_SUPPORTED,
             "source for a multiple-column UPDATE item must be a sub-SELECT or ROW() expression"
         ),
     };
     if values.len() != names.len() {
-        fail!(SYNTAX_ERROR, "number of columns does not match number of values");
+        return Err(other_number());
     }
     Ok(names.iter().zip(values.into_iter().map(Cow::Owned)).collect())
 }
