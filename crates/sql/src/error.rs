@@ -61,6 +61,12 @@ pub struct ErrorFields {
     place: Option<(u64, u64, String)>,
 }
 
+impl ErrorFields {
+    pub(crate) fn has_place(&self) -> bool {
+        self.place.is_some()
+    }
+}
+
 pub(crate) type Result<T> = std::result::Result<T, SqlError>;
 
 /// The SQLSTATEs in use, by their names in PostgreSQL's documentation.

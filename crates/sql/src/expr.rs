@@ -349,11 +349,16 @@ impl Expr {
     /// Returns the column whose keys are those of an expression. Integers of all lengths have the
     /// same keys.
     pub(crate) fn key_column(&self) -> Option<usize> {
-        let has_text_key = |of: &Type| matches!(of, Type::Text | Type::Varchar(_) | Type::Name);
+        // A shorter text is another one.
+        let keeps_text = |from: &Type, to: &Type| match (from, to) {
+            (Type::Text | Type::Varchar(_) | Type::Name, Type::Text | Type::Varchar(None)) => true,
+            (Type::Varchar(Some(from)), Type::Varchar(Some(to))) => from <= to,
+            (from, to) => from == to && *from == Type::Name,
+        };
         match self {
             Self::Column(column) => Some(*column),
             Self::Cast { value, from, to, .. }
-                if from.is_integer() && to.is_integer() || has_text_key(from) && has_text_key(to) =>
+                if from.is_integer() && to.is_integer() || keeps_text(from, to) =>
             {
                 match **value {
                     Self::Column(column) => Some(column),

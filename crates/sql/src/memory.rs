@@ -48,8 +48,8 @@ impl StatementMemory {
         if more == 0 {
             return Ok(());
         }
-        if self.node.used.fetch_add(more, Relaxed) + more > self.node.most {
-            self.node.used.fetch_sub(more, Relaxed);
+        let add = |used: usize| Some(used + more).filter(|used| *used <= self.node.most);
+        if self.node.used.fetch_update(Relaxed, Relaxed, add).is_err() {
             let most = self.node.most >> 20;
             let message = format!("out of memory: the statements of this node keep rows of {most} MiB");
             let hint = "Set memory_mib in the table [sql] of cluster.toml, or a lower work_mem.";

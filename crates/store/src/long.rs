@@ -64,9 +64,9 @@ pub(crate) fn most_wide(user: usize) -> usize {
     most_bytes(user) * 7 / 8
 }
 
-/// Returns the most bytes of key and contents of a row that is not long.
+/// Returns the most bytes of key and contents of a row that is not long: two versions fit.
 pub(crate) fn most_short(user: usize) -> usize {
-    most_wide(user) - VERSION_BYTES
+    most_bytes(user) / 2 - VERSION_BYTES
 }
 
 /// The most bytes of contents that are never long.

@@ -29,7 +29,7 @@ use self::{aggregates::Grouping, query::With, select::ResultColumn, windows::Cal
 use crate::{
     catalog::{Grant, Privilege, Relation, RelationName, SessionPlace, Table, undefined},
     dml::Targets,
-    error::{At, Result, SqlError, code, error, fail},
+    error::{At, ErrorFields, Result, SqlError, code, error, fail},
     exec::query::{LEAST_STACK, MORE_STACK},
     expr::{Comparison, Expr, NamedSequence, SequenceCall},
     parse::{folded, relation_of_text},
@@ -366,24 +366,39 @@ const NO_NAMES: [&str; 12] =
 /// Notes the place of an error in an expression: the literal that is malformed, or the operator.
 fn place_in(expr: &ast::Expr, error: SqlError) -> SqlError {
     use ast::Expr as E;
-    let is_literal = |expr: &E| match expr {
-        E::Value(value) => matches!(value.value, ast::Value::SingleQuotedString(_)),
-        _ => false,
-    };
-    let (left, right, word) = match expr {
-        E::BinaryOp { left, op, right } => (left, Some(&**right), op.to_string()),
-        E::Like { expr, .. } => (expr, None, "LIKE".into()),
+    if error.fields.as_ref().is_some_and(ErrorFields::has_place) {
+        return error;
+    }
+    let (operands, word): (Vec<&E>, String) = match expr {
+        E::BinaryOp { left, op, right } => (vec![left, right], op.to_string()),
+        E::Like { negated, expr, pattern, .. } => {
+            (vec![expr, pattern], if *negated { "NOT" } else { "LIKE" }.into())
+        }
+        E::ILike { negated, expr, pattern, .. } => {
+            (vec![expr, pattern], if *negated { "NOT" } else { "ILIKE" }.into())
+        }
+        E::Between { expr, low, high, .. } => (vec![expr, low, high], "BETWEEN".into()),
         E::In { expr, target: ast::InTarget::List(list), .. } => {
-            (expr, list.iter().find(|one| is_literal(one)), "IN".into())
+            ([&**expr].into_iter().chain(list).collect(), "IN".into())
+        }
+        E::IsDistinctFrom(one, other) | E::IsNotDistinctFrom(one, other) => (vec![one, other], "IS".into()),
+        E::Array(array) => (array.elem.iter().collect(), String::new()),
+        E::Function(ast::Function { args: ast::FunctionArguments::List(list), .. }) => {
+            (list.args.iter().filter_map(calls::plain_argument).collect(), String::new())
         }
         _ => return error.at(expr.span().start),
     };
-    match error.code.starts_with("22") {
-        true => {
-            let literal = right.filter(|right| is_literal(right)).unwrap_or(left);
-            error.at(literal.span().start)
+    let is_named = |operand: &&&E| match operand {
+        E::Value(ast::ValueWithSpan { value: ast::Value::SingleQuotedString(text), .. }) => {
+            error.message.contains(&format!("\"{text}\""))
         }
-        false => error.near(left.span().end, &word),
+        _ => false,
+    };
+    let named = operands.iter().find(is_named).filter(|_| error.code.starts_with("22"));
+    match (named, operands.first().filter(|_| !word.is_empty())) {
+        (Some(literal), _) => error.at(literal.span().start),
+        (None, Some(first)) => error.near(first.span().end, &word),
+        (None, None) => error.at(expr.span().start),
     }
 }
 

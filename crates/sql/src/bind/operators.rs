@@ -61,9 +61,8 @@ impl Scope<'_> {
     /// Binds the operands of an operator on texts.
     fn texts(&self, one: &ast::Expr, other: &ast::Expr, operator: &str) -> Result<(Expr, Expr)> {
         let (one, other) = (self.bind(one)?, self.bind(other)?);
-        let [of_one, of_other] = [one.1, other.1].map(|of| if of == Type::Unknown { Type::Text } else { of });
-        if !of_one.is_text() || !of_other.is_text() {
-            return Err(no_binary(operator, of_one, of_other));
+        if ![one.1, other.1].iter().all(|of| of.is_text() || *of == Type::Unknown) {
+            return Err(no_binary(operator, one.1, other.1));
         }
         let text = |typed| coerce(typed, Type::Text, self.parameters, false);
         Ok((text(one)?, text(other)?))
@@ -77,7 +76,13 @@ impl Scope<'_> {
         negated: bool,
         ignores_case: bool,
     ) -> Result<Typed> {
-        let (text, mut like) = self.texts(value, pattern, "~~")?;
+        let operator = match (negated, ignores_case) {
+            (false, false) => "~~",
+            (false, true) => "~~*",
+            (true, false) => "!~~",
+            (true, true) => "!~~*",
+        };
+        let (text, mut like) = self.texts(value, pattern, operator)?;
         if let Some(escape) = escape {
             like = Expr::Apply(like::escaped_like, vec![like, self.texts(value, escape, "~~")?.1]);
         }

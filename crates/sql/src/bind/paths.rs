@@ -128,10 +128,17 @@ impl Part {
 
 /// Returns the text of an expression, which is equal for equal ones.
 fn text_of(expr: &Expr, offset: usize) -> String {
+    // Whether a cast is written or not makes no difference.
+    fn forget(expr: &mut Expr) {
+        if let Expr::Cast { is_explicit, .. } = expr {
+            *is_explicit = false;
+        }
+        expr.children_mut(&mut forget);
+    }
     let mut own = expr.clone();
     own.move_columns(&|column| column - offset);
-    // Whether a cast is written or not makes no difference.
-    format!("{own:?}").replace("is_explicit: true", "is_explicit: false")
+    forget(&mut own);
+    format!("{own:?}")
 }
 
 /// A condition `part comparison value`, where the value needs only the sources before.

@@ -395,7 +395,7 @@ fn bind_insert(insert: &ast::Insert, targets: &Rc<Targets>, around: Around<'_>) 
 
 /// Returns the unique keys that ON CONFLICT names; without names, all of the table.
 fn arbiters(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<Vec<Arbiter>> {
-    let unique = table.indexes.iter().enumerate().filter(|(_, index)| index.is_unique && !index.is_building);
+    let unique = table.indexes.iter().enumerate().filter(|(_, index)| index.is_unique);
     let primary = table.primary.as_ref();
     match target {
         None => {
@@ -407,7 +407,7 @@ fn arbiters(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<Vec<A
             if primary.is_some_and(|primary| primary.name == name) {
                 return Ok(vec![Arbiter::Primary]);
             }
-            let found = unique.into_iter().find(|(_, index)| index.name == name && index.is_plain());
+            let found = { unique }.find(|(_, index)| index.name == name && index.is_plain());
             found.map(|(at, _)| vec![Arbiter::Index(at)]).ok_or_else(|| {
                 error!(UNDEFINED_OBJECT, "constraint \"{name}\" for table \"{}\" does not exist", table.name)
             })
@@ -426,7 +426,7 @@ fn arbiters(table: &Table, target: Option<&ast::ConflictTarget>) -> Result<Vec<A
             if primary.is_some_and(|primary| is_it(&primary.columns)) {
                 return Ok(vec![Arbiter::Primary]);
             }
-            for (at, index) in unique {
+            for (at, index) in unique.filter(|(_, index)| !index.is_building) {
                 let columns = index.parts.iter().map(|part| match part {
                     IndexPart::Column(column) => Some(*column),
                     IndexPart::Expression(..) => None,

@@ -1,6 +1,6 @@
 //! Changes of rows, with the entries of their indexes and what foreign keys need.
 
-use std::{borrow::Cow, rc::Rc};
+use std::{borrow::Cow, collections::VecDeque, rc::Rc};
 
 use plexus_store::{RowChange, RowLock};
 
@@ -125,32 +125,48 @@ pub(super) async fn insert_row(
     Ok(Inserted::New(key))
 }
 
-/// Makes the entries of rows in an index that is being built, unless they are there. The rows stay
-/// as they are until the end of the transaction.
+/// Makes the entries of rows in an index that is being built, unless they are there, and takes
+/// their keys away. The rows stay as they are until the end of the transaction. One that another
+/// transaction has is waited for only if it is the first; else it is left, with those behind it.
 pub(crate) async fn fill_index(
     run: &mut Run<'_>,
     targets: &Rc<Targets>,
     at: usize,
-    keys: Vec<Vec<u8>>,
+    keys: &mut VecDeque<Vec<u8>>,
 ) -> Result<()> {
+    let (mut is_first, all) = (true, keys.len());
+    while let Some(key) = keys.front() {
+        run.by.never_wait(!is_first);
+        let filled = fill_entry(run, targets, at, key).await;
+        run.by.never_wait(false);
+        match filled {
+            Ok(()) => drop(keys.pop_front()),
+            Err(error) if error.code == code::LOCK_NOT_AVAILABLE && !is_first => break,
+            Err(error) => return Err(error),
+        }
+        is_first = false;
+    }
+    debug_assert!(keys.len() < all || all == 0);
+    Ok(())
+}
+
+async fn fill_entry(run: &mut Run<'_>, targets: &Rc<Targets>, at: usize, key: &[u8]) -> Result<()> {
     let target = targets.first();
     let (table, index) = (&target.table, &target.table.indexes[at]);
-    for key in keys {
-        let mut newest = None;
-        let mut take = |row: Option<&[u8]>| {
-            newest = row.map(<[u8]>::to_vec);
-            row.is_some()
-        };
-        run.by.lock(table.rows(), &key, RowLock::Share, &mut take).await?;
-        let Some(row) = newest else { continue };
-        let row = encode::read_row(&row, table.columns.len())?;
-        let Some((entry, _)) = target.entry(at, &key, &row, run.context)? else { continue };
-        let known = put_if_new(run, index.tree(), &entry, &index.value_of(&key)).await?;
-        if known.is_some_and(|known| !index.row_keys(&known).contains(&&key[..])) {
-            return Err(duplicate_entry(target, at, &row, run.context));
-        }
+    let mut newest = None;
+    let mut take = |row: Option<&[u8]>| {
+        newest = row.map(<[u8]>::to_vec);
+        row.is_some()
+    };
+    run.by.lock(table.rows(), key, RowLock::Share, &mut take).await?;
+    let Some(row) = newest else { return Ok(()) };
+    let row = encode::read_row(&row, table.columns.len())?;
+    let Some((entry, _)) = target.entry(at, key, &row, run.context)? else { return Ok(()) };
+    let known = put_if_new(run, index.tree(), &entry, &index.value_of(key)).await?;
+    match known.is_some_and(|known| !index.row_keys(&known).contains(&key)) {
+        true => Err(duplicate_entry(target, at, &row, run.context)),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Sets a row of a tree if there is none. Returns the contents that were there.

@@ -346,27 +346,35 @@ impl<'q> Grouping<'q> {
         self.all.push((by, set, vec![Accumulated::default(); self.groups.aggregates.len()]));
     }
 
-    /// Adds a row to its group of each of these sets. Returns false if the query needs no more.
-    fn add(&mut self, run: &mut Run<'_>, row: &[Value], sets: Range<usize>, spills: bool) -> Result<bool> {
+    /// Adds a row to its group of each of these sets; one that comes from a file, with its keys.
+    /// Returns false if the query needs no more.
+    fn add(
+        &mut self,
+        run: &mut Run<'_>,
+        row: &[Value],
+        sets: Range<usize>,
+        known_keys: Option<&[Value]>,
+    ) -> Result<bool> {
         let Self { groups, by, aggregates, values, .. } = self;
         let groups = *groups;
-        let inputs = run.inputs(row);
-        let keys = by.iter().map(|key| key.look(inputs)).collect::<Result<Vec<_>>>()?;
+        let keys = match known_keys {
+            Some(keys) => Cow::Borrowed(keys),
+            None => Cow::Owned(evaluate_all(by, run.inputs(row))?),
+        };
         values.clear();
         for aggregate in aggregates {
             values.push(Taken::of(run, aggregate, row)?);
         }
         let is_first = groups.is_first && values.iter().any(Taken::has_value);
         let last = sets.end;
-        let keys: Vec<Value> = keys.into_iter().map(Cow::into_owned).collect();
         for set in sets {
             let kept = keys.iter().zip(&groups.sets[set]);
             let by = kept.map(|(key, has)| if *has { key } else { &Value::Null });
             put_key(&mut self.key, set, by.clone());
             let at = match self.known.get(&self.key) {
                 Some(known) => *known,
-                None if spills && self.bytes > self.most => {
-                    let row = [row, &[Value::Int(set as i64)]].concat();
+                None if known_keys.is_none() && self.bytes > self.most => {
+                    let row = [&keys, row, &[Value::Int(set as i64)]].concat();
                     self.spilled.get_or_insert_with(|| Spilled::new(run)).push(&self.key, row)?;
                     continue;
                 }
@@ -434,7 +442,7 @@ pub(super) async fn grouped(
     let mut grouping = Grouping::new(run, groups);
     let sets = 0..groups.sets.len();
     if !is_empty {
-        let mut add = |run: &mut Run<'_>, row: &[Value]| grouping.add(run, row, sets.clone(), true);
+        let mut add = |run: &mut Run<'_>, row: &[Value]| grouping.add(run, row, sets.clone(), None);
         match query.sources.is_empty() {
             true => drop(run.complete(&mut |run| add(run, &[])).await?),
             false => joined(run, &query.sources, &mut add).await?,
@@ -451,8 +459,8 @@ pub(super) async fn grouped(
         if let Some(mut row) = rows.next_up_to(hash)?
             && let Some(Value::Int(set)) = row.pop()
         {
-            let set = set as usize;
-            run.complete(&mut |run| grouping.add(run, &row, set..set + 1, false)).await?;
+            let (set, (keys, row)) = (set as usize, row.split_at(groups.by.len()));
+            run.complete(&mut |run| grouping.add(run, row, set..set + 1, Some(keys))).await?;
         }
     }
     grouping.end_known(run, act).await

@@ -406,11 +406,13 @@ async fn join_spilled(
             return Ok(true);
         }
         let kept = Kept::new(run, rows, of_before.clone(), &of_own).await?;
+        let part = run.memory - memory;
         levels[0].kept = Some(KeptSide::InMemory(kept));
         let goes_on = join_rows(run, levels, first, act).await?
             && (!source.is_full || join_unmatched(run, levels, act).await?);
         levels[0].kept = None;
-        run.memory = memory;
+        // What others have kept meanwhile stays.
+        run.memory -= part;
         if !goes_on {
             return Ok(false);
         }

@@ -209,7 +209,10 @@ fn refusal(text: &str, error: &dyn std::fmt::Display, end: Option<Location>) -> 
     let token = Tokenizer::new(&PostgreSqlDialect {}, rest).tokenize_with_location();
     let end = token.ok().and_then(|tokens| Some(tokens.first()?.span.end));
     let near = end.map_or(rest, |end| &rest[..offset_of(rest, end)]);
-    syntax(format!("syntax error at or near \"{near}\"")).at(place)
+    match near {
+        "" => syntax("syntax error at end of input").at(place),
+        near => syntax(format!("syntax error at or near \"{near}\"")).at(place),
+    }
 }
 
 /// Returns SELECT INTO as CREATE TABLE AS.

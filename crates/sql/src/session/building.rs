@@ -1,18 +1,19 @@
 //! CREATE INDEX CONCURRENTLY: writers go on while the index gets its entries.
 //!
-//! One transaction adds the empty index. From its end on, each change of a row makes the entries of
-//! the row in the index, too, and nobody looks anything up in it. Many short transactions then lock
-//! some rows each and make their entries. A row that changes before is complete, and its entry is
-//! left as it is; one that changes behind has an entry, which the change removes. The last
-//! transaction lets readers use the index. If one fails, the index stays as it is and is not used,
-//! like one of PostgreSQL that is not valid: DROP INDEX removes it.
+//! One transaction adds the empty index. From its end on, each change of a row makes the entries
+//! of the row in the index, too, and nobody looks anything up in it. Many short transactions then
+//! lock some rows each and make their entries. A row that changes before is complete, and its
+//! entry is left as it is; one that changes behind has an entry, which the change removes. None
+//! waits for another transaction while it has a lock of a row. The last transaction lets readers
+//! use the index. If one fails, the index stays as it is and is not used, like one of PostgreSQL
+//! that is not valid: DROP INDEX removes it.
 
-use std::rc::Rc;
+use std::{collections::VecDeque, rc::Rc};
 
 use plexus_store::tree::ScanPlace;
 use sqlparser::ast;
 
-use super::{Session, locks::TableMode, no_transaction};
+use super::{Session, locks::TableMode, modes::Modes, no_transaction};
 use crate::{
     catalog::{Table, undefined},
     ddl::{self, Definer},
@@ -26,49 +27,73 @@ use crate::{
 const BATCH: usize = 1000;
 
 impl Session<'_> {
-    /// Refuses CREATE INDEX CONCURRENTLY in a transaction block.
-    pub(super) fn check_building(&self, statement: &ast::Statement) -> Result<()> {
-        match statement {
-            ast::Statement::CreateIndex(create) if create.concurrently && self.is_explicit => {
-                fail!(ACTIVE_TRANSACTION, "CREATE INDEX CONCURRENTLY cannot run inside a transaction block")
-            }
-            _ => Ok(()),
+    /// Refuses a statement in a transaction block, or behind changes that are not committed.
+    pub(super) fn check_alone(&self, what: &str) -> Result<()> {
+        match self.is_explicit || self.transaction.as_ref().is_some_and(|by| !by.is_new()) {
+            true => fail!(ACTIVE_TRANSACTION, "{what} cannot run inside a transaction block"),
+            false => Ok(()),
         }
     }
 
     /// Fills an index that a statement has added, and lets readers use it.
     pub(super) async fn build_index(&mut self, create: &ast::CreateIndex, index: &str) -> Result<()> {
-        let table = relation(&create.table_name)?;
+        let name = relation(&create.table_name)?;
+        let (table, at) = self.building(&name, None, index).await?;
+        let (id, rows) = (table.id, table.rows());
+        // Another statement may give them other names.
+        let (mut name, mut index) = (table.relation().qualified(), table.indexes[at].name.clone());
         self.end(true).await?;
-        let mut place = Some(ScanPlace::from(&[]));
-        while place.is_some() {
-            self.lock_named(std::slice::from_ref(&table), TableMode::Write).await?;
-            let (found, at) = self.building(&table, index).await?;
-            let targets = Targets::alone(found)?;
-            let mut run = self.statement(&[])?;
-            let mut keys = Vec::new();
-            while let Some(from) = place.take_if(|_| keys.len() < BATCH) {
-                let (rows, next) = run.by.scan(targets.table().rows(), &from).await?;
-                keys.extend(rows.iter().map(|(key, _)| key.to_vec()));
-                place = next;
+        let mut place = Some(Vec::new());
+        let mut keys = VecDeque::new();
+        while place.is_some() || !keys.is_empty() {
+            // The newest contents of rows are to be locked, whatever the session is set to.
+            self.set_modes(Modes::default());
+            self.lock_named(std::slice::from_ref(&name), TableMode::Write).await?;
+            let (table, at) = self.building(&name, Some(id), &index).await?;
+            if table.relation().qualified() != name {
+                name = table.relation().qualified();
+                self.end(true).await?;
+                continue;
             }
-            let filled = dml::fill_index(&mut run, &targets, at, keys).await;
-            filled.map_err(ddl::cannot_create)?;
+            index.clone_from(&table.indexes[at].name);
+            // A statement has written all rows again, with their entries.
+            if table.rows() != rows {
+                break;
+            }
+            let targets = Targets::alone(table)?;
+            let mut run = self.statement(&[])?;
+            while let Some(from) = place.take_if(|_| keys.len() < BATCH) {
+                let (found, next) = run.by.scan(rows, &ScanPlace::from(&from)).await?;
+                keys.extend(found.iter().map(|(key, _)| key.to_vec()));
+                place = next.map(|next| next.key().to_vec());
+            }
+            dml::fill_index(&mut run, &targets, at, &mut keys).await.map_err(ddl::cannot_create)?;
             self.end(true).await?;
         }
-        self.lock_named(std::slice::from_ref(&table), TableMode::Define).await?;
-        let (table, _) = self.building(&table, index).await?;
+        self.end(true).await?;
+        self.lock_named(std::slice::from_ref(&name), TableMode::Define).await?;
+        let (table, at) = self.building(&name, Some(id), &index).await?;
+        let index = table.indexes[at].name.clone();
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let mut run = Run::new(by, &self.context, &self.ranges, &self.temporary);
         let mut define = Definer { run: &mut run, catalog: &mut self.catalog, notices: Vec::new() };
-        ddl::end_building(&mut define, &table, index).await
+        ddl::end_building(&mut define, &table, &index).await
     }
 
-    /// Returns the table of an index that is being built, and the number of the index.
-    async fn building(&mut self, table: &str, index: &str) -> Result<(Rc<Table>, usize)> {
+    /// Returns the table of an index that is being built, and the number of the index. A table that
+    /// has another name by now is found by its number, an index as the only one that is built.
+    async fn building(&mut self, name: &str, id: Option<u64>, index: &str) -> Result<(Rc<Table>, usize)> {
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
-        let table = self.catalog.find(by, table).await?.ok_or_else(|| undefined(table))?;
-        let at = table.indexes.iter().position(|known| known.name == index && known.is_building);
-        Ok((table, at.ok_or_else(|| undefined(index))?))
+        let mut table = self.catalog.find(by, name).await?;
+        if table.as_ref().is_none_or(|table| id.is_some_and(|id| table.id != id)) {
+            let all = self.catalog.tables(by).await?;
+            table = all.into_iter().find(|table| Some(table.id) == id).map(Rc::new);
+        }
+        let table = table.ok_or_else(|| undefined(name))?;
+        let built = || table.indexes.iter().enumerate().filter(|(_, known)| known.is_building);
+        let found = built().find(|(_, known)| known.name == index);
+        let found = found.or_else(|| built().next().filter(|_| built().count() == 1));
+        let at = found.map(|(at, _)| at).ok_or_else(|| undefined(index))?;
+        Ok((table, at))
     }
 }

@@ -185,9 +185,7 @@ impl Session<'_> {
 
     /// Runs DROP DATABASE.
     async fn drop_database(&mut self, name: &ast::ObjectName, if_exists: bool) -> Result<Done> {
-        if self.is_explicit {
-            fail!(ACTIVE_TRANSACTION, "DROP DATABASE cannot run inside a transaction block");
-        }
+        self.check_alone("DROP DATABASE")?;
         for is_locked in [false, true] {
             self.begin();
             let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
@@ -368,7 +366,9 @@ impl Session<'_> {
         {
             return Box::pin(self.drop_database(name, *if_exists)).await;
         }
-        self.check_building(statement)?;
+        if matches!(statement, ast::Statement::CreateIndex(create) if create.concurrently) {
+            self.check_alone("CREATE INDEX CONCURRENTLY")?;
+        }
         if makes_temporary(statement) {
             Box::pin(self.need_temporary()).await?;
         }

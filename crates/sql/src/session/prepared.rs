@@ -61,7 +61,7 @@ impl Session<'_> {
             // With the literals it says why, or succeeds.
             Ok(_) => {}
             Err(error) if ["0A", "22", "42"].iter().any(|class| error.code.starts_with(class)) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.elsewhere()),
         }
         self.shapes.insert(shape.key.clone(), None);
         Ok(None)

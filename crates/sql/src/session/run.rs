@@ -402,9 +402,7 @@ impl Session<'_> {
 
     /// Cleans tables: rows and pages go that no snapshot shows.
     async fn vacuum(&mut self, names: &[String]) -> Result<Done> {
-        if self.is_explicit {
-            fail!(ACTIVE_TRANSACTION, "VACUUM cannot run inside a transaction block");
-        }
+        self.check_alone("VACUUM")?;
         self.begin();
         let by = self.transaction.as_mut().ok_or_else(no_transaction)?;
         self.catalog.refresh(by).await?;

@@ -194,7 +194,7 @@ fn canonical(known: &str, value: &str) -> Result<String> {
         "work_mem" => {
             let memory = amount(value, MEMORY_UNITS).ok_or_else(invalid)?;
             if memory < LEAST_WORK_MEM {
-                let range = format!("({LEAST_WORK_MEM} kB .. {} kB)", i32::MAX);
+                let range = format!("({LEAST_WORK_MEM} .. {})", i32::MAX);
                 fail!(
                     INVALID_PARAMETER_VALUE,
                     "{memory} kB is outside the valid range for parameter \"work_mem\" {range}"

@@ -64,6 +64,14 @@ update t set a = 'x';
 update t set d = 5;
 select 1 / 0;
 select a / 0 from t;
+select * from t where a in ('1', 'é');
+select * from t where a between '0' and 'é';
+select array[1, 'é'];
+select abs('é'), a is distinct from 'x' from t;
+select a is distinct from 'x' from t;
+select * from t where b ilike 1;
+select * from t where b not like 1;
+select 1 like 5;
 -- syntax
 selct 1;
 select 1 +;

@@ -119,3 +119,19 @@ drop index concurrently if exists mm_twice;
 create unique index concurrently mm_twice on mm (o);
 insert into mm values (4, 12) on conflict (o) do nothing;
 \d mm
+insert into mm values (9, 9)\; create index concurrently mm_a on mm (o);
+select count(*) from mm where n = 9;
+-- a cast that makes a text shorter is no key
+create table tk (k text primary key, n name, vc varchar(10));
+insert into tk select 'abcdef' || i, 'nm' || i, 'vc' || i from generate_series(1, 200) i;
+insert into tk values (repeat('z', 70), 'z', 'z');
+create index on tk (vc);
+create index on tk (n);
+select count(*) from tk where k::varchar(3) = 'abc';
+select count(*) from tk where k::varchar(3) in ('abc', 'x');
+select count(*) from tk where k::varchar(3) = any (array['abc', 'x']::varchar[]);
+select count(*) from tk where vc::varchar(3) = 'vc1';
+select count(*) from tk where vc::varchar(20) = 'vc17';
+select count(*) from tk where vc::text in ('vc1', 'vc2');
+select count(*) from tk where n::varchar(3) in ('nm1', 'nm2');
+select count(*) from tk where k::name = repeat('z', 63)::name;

@@ -585,6 +585,52 @@ fn the_rows_of_a_join_are_locked_as_they_are_then() {
     assert!(told.contains("could not obtain lock on row in relation \"b\""), "{told}");
 }
 
+/// It waits for a row that a transaction has without a lock of another one, and other statements
+/// may change the table meanwhile.
+#[test]
+fn an_index_is_made_beside_transactions_that_wait_and_changes_of_its_table() {
+    let Some(psql) = postgresql("psql") else { return };
+    let cluster = cluster();
+    let ask = |node: u16, text: &str| query(&psql, &cluster, node, text);
+    ask(
+        1,
+        "create table t (id int primary key, n int); insert into t select g, g from generate_series(1, 3000) g",
+    );
+    for (number, change) in [
+        "update t set n = -n where id = 2490",
+        "alter index t_0 rename to t_old",
+        "alter table t rename to u; alter table u rename to t",
+        "alter table t add column o int default 5",
+        "update t set id = -id where id = 2490",
+        "truncate t",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // The build of the index comes to this row, and waits.
+        let mut other = Session::start(&psql, &cluster, 1);
+        other.run("begin; select * from t where id = 2500 for update;");
+        thread::scope(|scope| {
+            let build = format!("create unique index concurrently t_{number} on t (n, id)");
+            let built = scope.spawn(move || ask(2, &build));
+            let waits = "select count(*) from pg_stat_activity where query like 'create unique%' and wait_event_type = 'Lock'";
+            until("it waits", || Value::from(ask(1, waits)), |count| count == "1");
+            match change.starts_with("update") {
+                true => other.run(&format!("{change};")),
+                false => {
+                    other.run("commit;");
+                    ask(1, change);
+                    other.run("begin;");
+                }
+            }
+            other.run("commit;");
+            built.join().unwrap();
+        });
+        assert_eq!(ask(1, "select count(*) from pg_index where not indisvalid"), "0", "{change}");
+        cluster.run("store").args(["check"]).said().ok();
+    }
+}
+
 /// Writers go on meanwhile, and it has one entry for each row.
 #[test]
 fn an_index_is_made_while_both_nodes_write() {
