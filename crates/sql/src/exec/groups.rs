@@ -407,7 +407,8 @@ impl<'q> Grouping<'q> {
     /// Calls `act` with a row for each group that is known, which goes.
     async fn end_known(&mut self, run: &mut Run<'_>, act: Ended<'_>) -> Result<()> {
         let groups = self.groups;
-        self.known.clear();
+        // To clear a large table takes long, however few groups it has now.
+        self.known = HashMap::default();
         for (mut row, set, states) in self.all.drain(..) {
             for (state, aggregate) in states.into_iter().zip(&groups.aggregates) {
                 row.push(match aggregate.kind {
