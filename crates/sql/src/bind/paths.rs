@@ -110,13 +110,13 @@ fn needs(expr: &Expr, offsets: &[usize]) -> usize {
 
 /// A part of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Part {
+enum KeyPart {
     Column(usize),
     /// An expression over the columns of the table, as a text.
     Expression(String),
 }
 
-impl Part {
+impl KeyPart {
     /// Returns the part that an expression can be; its first column has this number.
     fn of(expr: &Expr, offset: usize) -> Self {
         match expr.key_column() {
@@ -143,7 +143,7 @@ fn text_of(expr: &Expr, offset: usize) -> String {
 
 /// A condition `part comparison value`, where the value needs only the sources before.
 struct Bound {
-    part: Part,
+    part: KeyPart,
     /// `None`: the part has one of the values of an array.
     comparison: Option<Comparison>,
     value: Expr,
@@ -162,30 +162,30 @@ impl Bound {
         let is_known = |value: &Expr| !value.any_column(|column| column >= offset) && !value.is_volatile();
         if let Some((value, array)) = expr.list() {
             let is_it = is_own(value) && is_known(&array);
-            return is_it.then(|| Self { part: Part::of(value, offset), comparison: None, value: array });
+            return is_it.then(|| Self { part: KeyPart::of(value, offset), comparison: None, value: array });
         }
         let Expr::Compare(comparison, one, other) = expr else { return None };
         let sides = [(one, *comparison, other), (other, comparison.exchanged(), one)];
         let (side, comparison, value) =
             sides.into_iter().find(|(side, _, value)| is_own(side) && is_known(value))?;
-        let (part, value) = (Part::of(side, offset), (**value).clone());
+        let (part, value) = (KeyPart::of(side, offset), (**value).clone());
         Some(Self { part, comparison: Some(comparison), value })
     }
 }
 
 /// The parts of a key of a table, and its index, if it is not that of the rows themselves.
-struct Key {
+struct TableKey {
     index: Option<usize>,
-    parts: Vec<Part>,
+    parts: Vec<KeyPart>,
     types: Vec<Type>,
 }
 
-impl Key {
+impl TableKey {
     /// Returns the keys of a table by which rows with these conditions can be found.
     fn all(table: &Table, offset: usize, conditions: &[Expr], bounds: &[Bound]) -> Vec<Self> {
         let plain = |index: Option<usize>, columns: &[usize]| Self {
             index,
-            parts: columns.iter().copied().map(Part::Column).collect(),
+            parts: columns.iter().copied().map(KeyPart::Column).collect(),
             types: columns.iter().map(|column| table.columns[*column].of).collect(),
         };
         let mut all: Vec<Self> = table.primary.iter().map(|primary| plain(None, &primary.columns)).collect();
@@ -203,7 +203,7 @@ impl Key {
             bound.condition.into_iter().for_each(|condition| conjuncts(condition, &mut demanded));
             let is_met = |wanted: &Expr| match wanted {
                 Expr::Not(inner) if let Expr::IsNull(value) = &**inner => {
-                    bounds.iter().any(|bound| bound.part == Part::of(value, 0))
+                    bounds.iter().any(|bound| bound.part == KeyPart::of(value, 0))
                 }
                 _ => false,
             };
@@ -215,7 +215,7 @@ impl Key {
             };
             if demanded.iter().all(|wanted| is_met(wanted) || has(wanted)) {
                 let (parts, types) =
-                    bound.parts.into_iter().map(|(part, of)| (Part::of(&part, 0), of)).unzip();
+                    bound.parts.into_iter().map(|(part, of)| (KeyPart::of(&part, 0), of)).unzip();
                 all.push(Self { index: Some(at), parts, types });
             }
         }
@@ -224,9 +224,9 @@ impl Key {
 
     /// Returns the way by this key to all rows that it has.
     fn path(&self) -> Path {
-        let column = |part: &Part| match part {
-            Part::Column(column) => *column,
-            Part::Expression(_) => NO_COLUMN,
+        let column = |part: &KeyPart| match part {
+            KeyPart::Column(column) => *column,
+            KeyPart::Expression(_) => NO_COLUMN,
         };
         let columns = self.parts.iter().map(column).collect();
         Path { index: self.index, columns, types: self.types.clone(), ..Path::default() }
@@ -254,9 +254,9 @@ pub(crate) fn choose_path(table: &Table, offset: usize, conditions: &[Expr]) -> 
 
 fn one_path(table: &Table, offset: usize, conditions: &[Expr]) -> Path {
     let bounds: Vec<Bound> = conditions.iter().filter_map(|expr| Bound::of(expr, offset, table)).collect();
-    let path_of = |key: Key| {
+    let path_of = |key: TableKey| {
         let mut list = None;
-        let equal = |(at, part): (usize, &Part)| {
+        let equal = |(at, part): (usize, &KeyPart)| {
             let find = |comparison| {
                 bounds.iter().find(|bound| bound.part == *part && bound.comparison == comparison)
             };
@@ -288,7 +288,7 @@ fn one_path(table: &Table, offset: usize, conditions: &[Expr]) -> Path {
         let of_form = (ranges, is_partial, path.index.is_none(), is_unique);
         (path.is_key(table), path.prefix.len(), path.list.is_none(), of_form)
     };
-    let paths = Key::all(table, offset, conditions, &bounds).into_iter().map(path_of);
+    let paths = TableKey::all(table, offset, conditions, &bounds).into_iter().map(path_of);
     let mut paths: Vec<Path> = paths.filter(|path| !path.is_whole()).collect();
     paths.sort_by_key(worth);
     let best = paths.pop().unwrap_or_default();
@@ -307,7 +307,7 @@ pub(super) fn order_path(
     let Relation::Table(table) = &source.relation else { return false };
     if !source.path.orders(wanted) {
         let is_free = source.path.is_whole();
-        let keys = Key::all(table, source.offset, &source.conditions, &[]);
+        let keys = TableKey::all(table, source.offset, &source.conditions, &[]);
         let keys = keys.into_iter().filter(|key| key.index.is_none() || needs_first);
         let paths = keys.map(|key| key.path()).filter(|path| path.orders(wanted));
         // The rows themselves, unless an index has few of them.

@@ -110,7 +110,7 @@ fn part_of(table: &Table, column: &ast::IndexColumn) -> Result<(IndexPart, Index
 }
 
 /// Runs CREATE INDEX. Returns the name of the index; `None` if it is there already. With
-/// CONCURRENTLY the index is empty, and nobody looks anything up in it.
+/// CONCURRENTLY the index is empty, and no query reads it.
 pub(crate) async fn create_index(
     define: &mut Definer<'_, '_>,
     create: &ast::CreateIndex,

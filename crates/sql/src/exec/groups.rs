@@ -405,7 +405,7 @@ impl<'q> Grouping<'q> {
     }
 
     /// Calls `act` with a row for each group that is known, which goes.
-    async fn end_known(&mut self, run: &mut Run<'_>, act: Ended<'_>) -> Result<()> {
+    async fn end_known(&mut self, run: &mut Run<'_>, act: RowSink<'_>) -> Result<()> {
         let groups = self.groups;
         // To clear a large table takes long, however few groups it has now.
         self.known = HashMap::default();
@@ -430,7 +430,7 @@ impl<'q> Grouping<'q> {
 }
 
 /// The function that gets the rows of groups.
-pub(super) type Ended<'a> = &'a mut dyn FnMut(&mut Run<'_>, &[Value]) -> Result<()>;
+pub(super) type RowSink<'a> = &'a mut dyn FnMut(&mut Run<'_>, &[Value]) -> Result<()>;
 
 /// Calls `act` with a row for each group: the values by which it is grouped, and the aggregates.
 pub(super) async fn grouped(
@@ -438,7 +438,7 @@ pub(super) async fn grouped(
     query: &Select,
     groups: &Groups,
     is_empty: bool,
-    act: Ended<'_>,
+    act: RowSink<'_>,
 ) -> Result<()> {
     let mut grouping = Grouping::new(run, groups);
     let sets = 0..groups.sets.len();

@@ -17,9 +17,9 @@ use std::{
 use plexus_interconnect::executor;
 
 use self::{
-    groups::{Ended, grouped},
+    groups::{RowSink, grouped},
     scan::{call_all, each_row},
-    spill::Once,
+    spill::DistinctKeys,
 };
 pub(crate) use self::{
     join::joined,
@@ -233,7 +233,7 @@ struct Collected<'q> {
     query: &'q Select,
     rows: Spool,
     /// The rows that were given, if each is given once.
-    seen: Option<Once>,
+    seen: Option<DistinctKeys>,
 }
 
 impl Collected<'_> {
@@ -286,7 +286,7 @@ pub(crate) async fn select(run: &mut Run<'_>, query: &Select) -> Result<Rows> {
     let rows = Spool::new(run.temporary, query.order.iter().map(|key| key.direction));
     let constant = &query.constant;
     let is_empty = !run.complete(&mut |run| all_hold(constant, run.inputs(&[]))).await?;
-    let mut collected = Collected { query, rows, seen: query.is_distinct.then(|| Once::new(run)) };
+    let mut collected = Collected { query, rows, seen: query.is_distinct.then(|| DistinctKeys::new(run)) };
     if let (Some(groups), []) = (&query.groups, &query.windows[..]) {
         let add = &mut |run: &mut Run<'_>, row: &[Value]| collected.add(run, row).map(drop);
         grouped(run, query, groups, is_empty, add).await?;
@@ -348,7 +348,7 @@ fn with_ties(run: &mut Run<'_>, rows: Rows, offset: usize, limit: usize, keys: u
 }
 
 /// Calls `act` with each row of the sources of a query.
-async fn each_of(run: &mut Run<'_>, query: &Select, act: Ended<'_>) -> Result<()> {
+async fn each_of(run: &mut Run<'_>, query: &Select, act: RowSink<'_>) -> Result<()> {
     match query.sources.is_empty() {
         true => act(run, &[]),
         false => joined(run, &query.sources, &mut |run, row| act(run, row).map(|()| true)).await,

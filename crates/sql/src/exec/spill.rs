@@ -27,18 +27,18 @@ impl Spilled {
         self.0.push(OrderedRow { order: vec![hash], row })
     }
 
-    pub(super) async fn rows(self) -> Result<Hashed> {
-        Ok(Hashed { rows: self.0.rows().await?, next: None })
+    pub(super) async fn rows(self) -> Result<SpilledRows> {
+        Ok(SpilledRows { rows: self.0.rows().await?, next: None })
     }
 }
 
 /// Rows in the order of the hashes of their keys.
-pub(super) struct Hashed {
+pub(super) struct SpilledRows {
     rows: Rows,
     next: Option<(i64, Vec<Value>)>,
 }
 
-impl Hashed {
+impl SpilledRows {
     /// Returns the hash of the next row.
     pub(super) fn hash(&mut self) -> Result<Option<i64>> {
         if self.next.is_none()
@@ -59,14 +59,14 @@ impl Hashed {
 
 /// The keys of rows of which each is given once. Those for which there is no memory wait until the
 /// end.
-pub(super) struct Once {
+pub(super) struct DistinctKeys {
     seen: HashSet<Vec<u8>>,
     bytes: usize,
     most: usize,
     waiting: Option<Spilled>,
 }
 
-impl Once {
+impl DistinctKeys {
     pub(super) fn new(run: &Run<'_>) -> Self {
         Self { seen: HashSet::default(), bytes: 0, most: run.work_mem(), waiting: None }
     }

@@ -1,12 +1,12 @@
 //! CREATE INDEX CONCURRENTLY: writers go on while the index gets its entries.
 //!
 //! One transaction adds the empty index. From its end on, each change of a row makes the entries
-//! of the row in the index, too, and nobody looks anything up in it. Many short transactions then
-//! lock some rows each and make their entries. A row that changes before is complete, and its
-//! entry is left as it is; one that changes behind has an entry, which the change removes. None
-//! waits for another transaction while it has a lock of a row. The last transaction lets readers
-//! use the index. If one fails, the index stays as it is and is not used, like one of PostgreSQL
-//! that is not valid: DROP INDEX removes it.
+//! of the row in the index, too, and no query reads the index. Many short transactions then lock
+//! some rows each and make their entries. A row that changes before is complete, and its entry is
+//! left as it is; one that changes behind has an entry, which the change removes. None waits for
+//! another transaction while it has a lock of a row. The last transaction lets readers use the
+//! index. If one fails, the index stays as it is and is not used, like one of PostgreSQL that is
+//! not valid: DROP INDEX removes it.
 
 use std::{collections::VecDeque, rc::Rc};
 
