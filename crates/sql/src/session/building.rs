@@ -15,10 +15,10 @@ use sqlparser::ast;
 
 use super::{Session, locks::TableMode, modes::Modes, no_transaction};
 use crate::{
-    catalog::{Table, undefined},
+    catalog::{Index, Table, undefined},
     ddl::{self, Definer},
     dml::{self, Targets},
-    error::{Result, fail},
+    error::{Result, error, fail},
     exec::Run,
     parse::relation,
 };
@@ -39,7 +39,7 @@ impl Session<'_> {
     pub(super) async fn build_index(&mut self, create: &ast::CreateIndex, index: &str) -> Result<()> {
         let name = relation(&create.table_name)?;
         let (table, at) = self.building(&name, None, index).await?;
-        let (id, rows) = (table.id, table.rows());
+        let (rows, known) = (table.rows(), Some((table.id, table.indexes[at].root)));
         // Another statement may give them other names.
         let (mut name, mut index) = (table.relation().qualified(), table.indexes[at].name.clone());
         self.end(true).await?;
@@ -49,17 +49,13 @@ impl Session<'_> {
             // The newest contents of rows are to be locked, whatever the session is set to.
             self.set_modes(Modes::default());
             self.lock_named(std::slice::from_ref(&name), TableMode::Write).await?;
-            let (table, at) = self.building(&name, Some(id), &index).await?;
+            let (table, at) = self.building(&name, known, &index).await?;
             if table.relation().qualified() != name {
                 name = table.relation().qualified();
                 self.end(true).await?;
                 continue;
             }
             index.clone_from(&table.indexes[at].name);
-            // A statement has written all rows again, with their entries.
-            if table.rows() != rows {
-                break;
-            }
             let targets = Targets::alone(table)?;
             let mut run = self.statement(&[])?;
             while let Some(from) = place.take_if(|_| keys.len() < BATCH) {
@@ -72,7 +68,7 @@ impl Session<'_> {
         }
         self.end(true).await?;
         self.lock_named(std::slice::from_ref(&name), TableMode::Define).await?;
-        let (table, at) = self.building(&name, Some(id), &index).await?;
+        let (table, at) = self.building(&name, known, &index).await?;
         let index = table.indexes[at].name.clone();
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let mut run = Run::new(by, &self.context, &self.ranges, &self.temporary);
@@ -80,9 +76,19 @@ impl Session<'_> {
         ddl::end_building(&mut define, &table, &index).await
     }
 
-    /// Returns the table of an index that is being built, and the number of the index. A table that
-    /// has another name by now is found by its number, an index as the only one that is built.
-    async fn building(&mut self, name: &str, id: Option<u64>, index: &str) -> Result<(Rc<Table>, usize)> {
+    /// Returns the table of an index that is being built, and the number of the index. If they have
+    /// other names by now, the number of the table and the root of the index tell them.
+    ///
+    /// # Errors
+    /// One of them was dropped, or the whole table was written again, which gives the index another
+    /// root.
+    async fn building(
+        &mut self,
+        name: &str,
+        known: Option<(u64, u64)>,
+        index: &str,
+    ) -> Result<(Rc<Table>, usize)> {
+        let id = known.map(|(id, _)| id);
         let Some(by) = &mut self.transaction else { return Err(no_transaction()) };
         let mut table = self.catalog.find(by, name).await?;
         if table.as_ref().is_none_or(|table| id.is_some_and(|id| table.id != id)) {
@@ -90,10 +96,17 @@ impl Session<'_> {
             table = all.into_iter().find(|table| Some(table.id) == id).map(Rc::new);
         }
         let table = table.ok_or_else(|| undefined(name))?;
-        let built = || table.indexes.iter().enumerate().filter(|(_, known)| known.is_building);
-        let found = built().find(|(_, known)| known.name == index);
-        let found = found.or_else(|| built().next().filter(|_| built().count() == 1));
-        let at = found.map(|(at, _)| at).ok_or_else(|| undefined(index))?;
-        Ok((table, at))
+        let is_it = |of: &Index| match known {
+            Some((_, root)) => of.root == root,
+            None => of.name == index,
+        };
+        match table.indexes.iter().position(|of| of.is_building && is_it(of)) {
+            Some(at) => Ok((table, at)),
+            None => {
+                let message = format!("the index \"{index}\" was dropped, or its table was written again");
+                let hint = "If the index is there and not valid, drop it, and make it again.";
+                Err(error!(NOT_IN_STATE, "{message}").with_hint(hint))
+            }
+        }
     }
 }

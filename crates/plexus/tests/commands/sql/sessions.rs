@@ -610,9 +610,12 @@ fn an_index_is_made_beside_transactions_that_wait_and_changes_of_its_table() {
         // The build of the index comes to this row, and waits.
         let mut other = Session::start(&psql, &cluster, 1);
         other.run("begin; select * from t where id = 2500 for update;");
+        let build = format!("create unique index concurrently t_{number} on t (n, id)");
         thread::scope(|scope| {
-            let build = format!("create unique index concurrently t_{number} on t (n, id)");
-            let built = scope.spawn(move || ask(2, &build));
+            let built = scope.spawn(|| {
+                let mut command = client(&psql, &cluster, 2);
+                command.args(["-X", "-c", &build]).output().unwrap()
+            });
             let waits = "select count(*) from pg_stat_activity where query like 'create unique%' and wait_event_type = 'Lock'";
             until("it waits", || Value::from(ask(1, waits)), |count| count == "1");
             match change.starts_with("update") {
@@ -624,7 +627,15 @@ fn an_index_is_made_beside_transactions_that_wait_and_changes_of_its_table() {
                 }
             }
             other.run("commit;");
-            built.join().unwrap();
+            let built = built.join().unwrap();
+            let told = String::from_utf8_lossy(&built.stderr);
+            // A statement that writes all rows again ends it, unless the index is complete before.
+            let may_end = change.contains("add column") || change == "truncate t";
+            if may_end && told.contains("or its table was written again") {
+                ask(1, &format!("drop index t_{number}"));
+            } else {
+                assert!(built.status.success(), "{change}: {told}");
+            }
         });
         assert_eq!(ask(1, "select count(*) from pg_index where not indisvalid"), "0", "{change}");
         cluster.run("store").args(["check"]).said().ok();
